@@ -1,0 +1,1 @@
+"""Recipes: typed, closed, hashed data. Must not import torch."""

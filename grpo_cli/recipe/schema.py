@@ -1,0 +1,211 @@
+"""What a recipe may say. Frozen, strict and closed; must not import torch.
+
+A recipe is one tree made from two kinds of file: an algorithm file (`ALGORITHM_KEYS`) and a setup
+file (`SETUP_KEYS`); `optim` may stand in both. So any algorithm runs with any setup.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Union
+
+from pydantic import Field, model_validator
+
+from grpo_cli.config import Node
+from grpo_cli.objective.advantage import Advantage
+from grpo_cli.objective.aggregate import Aggregate, SeqMean
+from grpo_cli.objective.base import Objective
+from grpo_cli.objective.kinds import objective_kinds
+from grpo_cli.objective.kl import Kl
+from grpo_cli.objective.shaping import NoOverlong, Overlong
+
+if TYPE_CHECKING:
+    AnyObjective = Objective
+else:
+    _kinds = objective_kinds()
+    AnyObjective = (
+        _kinds[0] if len(_kinds) == 1 else Annotated[Union[_kinds], Field(discriminator="kind")]  # noqa: UP007 a runtime union
+    )
+
+
+class NoFilter(Node):
+    """Every group trains, also those without contrast (their advantage is 0)."""
+
+    kind: Literal["none"] = "none"
+
+
+class DynamicSampling(Node):
+    """Keep only groups with contrast and sample more prompts until the batch is full. DAPO 3.2."""
+
+    kind: Literal["dynamic_sampling"] = "dynamic_sampling"
+    max_rounds: int = Field(10, ge=1)
+    """Most sampling rounds per step; after that the step trains on the groups it has."""
+
+
+Filter = Annotated[NoFilter | DynamicSampling, Field(discriminator="kind")]
+
+
+class Model(Node):
+    """The base model. Its weights are frozen; only LoRA adapters train."""
+
+    id: str
+    """`tiny` (shipped), a local folder, or a hub id."""
+    revision: str | None = None
+    """A hub revision, best a commit hash."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """Of the base weights. Adapters and their optimizer state are always float32."""
+
+
+class Lora(Node):
+    """LoRA (arXiv:2106.09685) on linear layers, scaled by alpha / rank, without dropout."""
+
+    rank: int = Field(16, ge=1)
+    alpha: int = Field(32, ge=1)
+    targets: Literal["all-linear"] | tuple[str, ...] = "all-linear"
+    """`all-linear`, or the names of the layers, such as `[q_proj, v_proj]`."""
+
+
+class ArithmeticTask(Node):
+    """Chains of additions, subtractions and products, made from a seed; embedded, no download."""
+
+    kind: Literal["arithmetic"] = "arithmetic"
+    min_level: int = Field(1, ge=1, le=5)
+    """Easiest difficulty level."""
+    max_level: int = Field(5, ge=1, le=5)
+    """Hardest difficulty level."""
+
+    @model_validator(mode="after")
+    def _levels_in_order(self) -> ArithmeticTask:
+        if self.min_level > self.max_level:
+            raise ValueError(f"min_level {self.min_level} is above max_level {self.max_level}")
+        return self
+
+
+class VerifierChoice(Node):
+    """Which verifier scores completions."""
+
+    name: str
+    """A folder of `verifiers/`, or the path of a folder with a `verifier.py`."""
+
+
+class Sampling(Node):
+    """How completions are drawn. top_p and top_k are off: both would bias the ratio."""
+
+    prompts_per_step: int = Field(ge=1)
+    group_size: int = Field(ge=2)
+    """Completions per prompt. A group of 1 has no contrast and cannot train."""
+    max_tokens: int = Field(ge=1)
+    """Length limit of a completion, in tokens, the end-of-sequence token included."""
+    temperature: float = Field(1.0, gt=0)
+
+
+class Engine(Node):
+    """What samples completions."""
+
+    kind: Literal["transformers"] = "transformers"
+    batch_rows: int = Field(128, ge=1)
+    """Most completions decoded at once."""
+
+
+class Learner(Node):
+    """How the update is cut to fit memory. None of it changes the result."""
+
+    micro_batch_tokens: int = Field(8192, ge=1)
+    """Most tokens (prompt and padding included) in one forward pass; one sequence always fits."""
+
+
+class Optim(Node):
+    """AdamW on the adapter, constant learning rate after a linear warm-up."""
+
+    lr: float = Field(gt=0)
+    steps: int = Field(ge=1)
+    """Number of rollout batches."""
+    minibatches: int = Field(1, ge=1)
+    """Optimizer steps per pass over a rollout batch. With 1 (and one epoch) the policy ratio is
+    always 1 and clipping does nothing."""
+    epochs_per_batch: int = Field(1, ge=1)
+    """Passes over a rollout batch."""
+    warmup_steps: int = Field(0, ge=0)
+    """Rollout batches over which the learning rate rises to `lr`."""
+    betas: tuple[float, float] = (0.9, 0.999)
+    weight_decay: float = Field(0.0, ge=0)
+    max_grad_norm: float = Field(1.0, gt=0)
+    """The gradient is scaled down to this L2 norm."""
+    max_nonfinite: int = Field(3, ge=1)
+    """So many steps in a row with a loss or gradient that is not finite end the run."""
+
+
+class Eval(Node):
+    """Held-out evaluation before the first step, every `every` steps and after the last."""
+
+    every: int = Field(20, ge=0)
+    """0 evaluates only before and after."""
+    num_questions: int = Field(ge=1)
+    samples_per_question: int = Field(ge=1)
+    """Completions per question, drawn at the training temperature."""
+
+
+class Checkpoint(Node):
+    """When the adapter, the optimizer and the cursor are saved."""
+
+    every: int = Field(10, ge=1)
+    keep: int = Field(2, ge=1)
+    """How many checkpoints stay on disk."""
+
+
+class Recipe(Node):
+    """Everything that decides what a run does, except its seed."""
+
+    summary: str = ""
+    setup: str
+    """Name or path of the setup file that the setup keys come from."""
+
+    objective: AnyObjective
+    advantage: Advantage = Advantage()
+    aggregate: Aggregate = SeqMean()
+    kl: Kl = Kl()
+    overlong: Overlong = NoOverlong()
+    filter: Filter = NoFilter()
+
+    optim: Optim
+
+    model: Model
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    lora: Lora = Lora()
+    task: ArithmeticTask
+    verifier: VerifierChoice
+    sampling: Sampling
+    engine: Engine = Engine()
+    learner: Learner = Learner()
+    eval: Eval
+    checkpoint: Checkpoint = Checkpoint()
+
+    @model_validator(mode="after")
+    def _minibatches_have_groups(self) -> Recipe:
+        if self.optim.minibatches > self.sampling.prompts_per_step:
+            raise ValueError(
+                f"optim.minibatches is {self.optim.minibatches}, but a batch has only "
+                f"{self.sampling.prompts_per_step} groups (sampling.prompts_per_step)"
+            )
+        return self
+
+    def tree(self) -> dict[str, Any]:
+        """The resolved recipe as plain JSON values; nulls are kept."""
+        tree: dict[str, Any] = self.model_dump(mode="json", serialize_as_any=True)
+        return tree
+
+    @property
+    def hash(self) -> str:
+        """SHA-256 of everything that can change a result (hex)."""
+        tree = self.tree()
+        for key in ("summary", "setup", "checkpoint"):
+            del tree[key]
+        text = json.dumps(tree, sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()
+
+
+ALGORITHM_KEYS = frozenset(
+    {"summary", "setup", "objective", "advantage", "aggregate", "kl", "overlong", "filter", "optim"}
+)
+SETUP_KEYS = frozenset(Recipe.model_fields) - ALGORITHM_KEYS | {"summary", "optim"}

@@ -1,0 +1,206 @@
+"""The frozen values that flow through a run, from a prompt to a step record.
+
+Dims: P prompts, G samples per prompt, N = P*G sequences, T completion tokens of a batch laid end to
+end. Prompt and padding tokens never appear in a `_T` array, so no loss mask exists to get wrong.
+This module must not import torch at run time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class Finish(StrEnum):
+    """Why a completion ended. Truncation is `LENGTH`, never a comparison of tokens."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    ABORT = "abort"
+
+
+class Status(StrEnum):
+    """What a verifier can say about its own work. Only `OK` and `UNPARSED` carry a score."""
+
+    OK = "ok"
+    UNPARSED = "unparsed"
+    TIMEOUT = "timeout"
+    ERROR = "error"
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One chat turn."""
+
+    role: str
+    content: str
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """A question with its reference answer. `id` is a hash of the content.
+
+    Example:
+        Prompt(id="3f1c...", messages=(Message("user", "12+7-3"),), reference="16",
+               task="arithmetic", meta={"level": 2})
+    """
+
+    id: str
+    messages: tuple[Message, ...]
+    reference: str
+    task: str
+    meta: Mapping[str, str | int | float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """What the sampler produced: its own token ids and log-probabilities (nats, after temperature).
+
+    `token_ids` includes the end-of-sequence token when `finish` is STOP, and `logp` has one entry
+    per token. `adapter_version` is the optimizer step whose weights sampled it.
+    """
+
+    token_ids: tuple[int, ...]
+    text: str
+    logp: tuple[float, ...]
+    finish: Finish
+    adapter_version: int
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutGroup:
+    """The G completions of one prompt, sampled by one policy."""
+
+    prompt: Prompt
+    prompt_ids: tuple[int, ...]
+    completions: tuple[Completion, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """A verifier's answer. `score` is NaN when `status` is TIMEOUT or ERROR.
+
+    Example:
+        Verdict(score=1.0, status=Status.OK, parsed="16", detail=None, elapsed_s=1e-5)
+    """
+
+    score: float
+    status: Status
+    parsed: str | None = None
+    detail: str | None = None
+    elapsed_s: float = 0.0
+
+    @property
+    def missing(self) -> bool:
+        """True when the verifier could not do its work: the sample must not train the policy."""
+        return self.status in (Status.TIMEOUT, Status.ERROR)
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredGroup:
+    """A group with its verdicts; `rewards` are after shaping, NaN where the verdict is missing."""
+
+    group: RolloutGroup
+    verdicts: tuple[Verdict, ...]
+    rewards: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """One optimizer step's data, laid end to end.
+
+    `weight_N` is the weight of every token of a sequence in the loss; it is computed from the
+    lengths of the whole optimizer step, so micro-batches cannot change it. `prompt_N` is the index
+    of the sequence's group.
+    """
+
+    token_ids_T: Tensor
+    seq_T: Tensor
+    old_logp_T: Tensor
+    sampler_logp_T: Tensor
+    ref_logp_T: Tensor | None
+    adv_N: Tensor
+    weight_N: Tensor
+    length_N: Tensor
+    prompt_N: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """What an objective sees: whole sequences of a micro-batch. Only `logp_T` carries gradient."""
+
+    logp_T: Tensor
+    old_logp_T: Tensor
+    adv_N: Tensor
+    seq_T: Tensor
+    length_N: Tensor
+
+    @property
+    def adv_T(self) -> Tensor:
+        """Each token's advantage."""
+        return self.adv_N[self.seq_T]
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """A (total, count) pair, so that merging micro-batches is exact. Never a mean of means."""
+
+    total: float
+    count: float
+
+    def __add__(self, other: Metric) -> Metric:
+        return Metric(self.total + other.total, self.count + other.count)
+
+    @property
+    def value(self) -> float:
+        """The mean, or NaN when nothing was counted."""
+        return self.total / self.count if self.count else float("nan")
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLoss:
+    """An objective's per-token loss (to be minimised, before weighting) and its metrics."""
+
+    ell_T: Tensor
+    metrics: dict[str, Metric]
+
+
+@dataclass(frozen=True, slots=True)
+class StepRecord:
+    """One line of `metrics.jsonl`. Names are legal in MLflow; timing fields start with `time/`.
+
+    Example:
+        StepRecord(step=3, unix_ms=1764432000000, scalars={"reward/mean": 0.41})
+    """
+
+    step: int
+    unix_ms: int
+    scalars: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class EvalRow:
+    """One sampled answer to one held-out question. `cluster` groups questions that belong together."""
+
+    question_id: str
+    cluster: str
+    sample: int
+    score: float
+    status: Status
+    num_tokens: int
+    finish: Finish
+    text: str
+
+
+class RunStatus(StrEnum):
+    """What a run folder says about itself."""
+
+    RUNNING = "running"
+    STOPPED = "stopped"
+    FAILED = "failed"
+    DONE = "done"
