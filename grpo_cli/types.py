@@ -185,7 +185,7 @@ class StepRecord:
 
 @dataclass(frozen=True, slots=True)
 class EvalRow:
-    """One sampled answer to one held-out question. `cluster` groups questions that belong together."""
+    """One sampled answer to one held-out question. `cluster` groups related questions."""
 
     question_id: str
     cluster: str
