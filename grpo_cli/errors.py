@@ -24,14 +24,13 @@ CODES: dict[str, str] = {
     "GR201": "the model cannot be loaded",
     "GR202": "the runs folder cannot be used",
     "GR203": "the run folder is in use by another process",
-    "GR204": "a checkpoint is damaged",
+    "GR204": "a checkpoint or a run file is damaged",
     "GR205": "the verifier or the task cannot be loaded",
     "GR206": "no such run",
     "GR207": "the tracker cannot be reached",
     "GR208": "a run folder belongs to another recipe or environment",
     "GR209": "a command-line value cannot be used",
     "GR301": "training stopped: loss or gradient was not finite",
-    "GR302": "training stopped: no step had a learning signal",
     "GR303": "the run could not be written",
 }
 

@@ -112,20 +112,17 @@ class ScoredGroup:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """One optimizer step's data, laid end to end.
+    """The kept groups of one step, ready to train on.
 
-    `weight_N` is the weight of every token of a sequence in the loss; it is computed from the
-    lengths of the whole optimizer step, so micro-batches cannot change it. `prompt_N` is the index
-    of the sequence's group.
+    `length_N` counts the tokens that may train: 0 for a sequence that is masked or has no verdict.
+    `prompt_N` is the index of the sequence's group. `adv_N` is exactly 0 for a group without
+    contrast.
     """
 
-    token_ids_T: Tensor
-    seq_T: Tensor
-    old_logp_T: Tensor
-    sampler_logp_T: Tensor
-    ref_logp_T: Tensor | None
+    prompt_ids_N: tuple[tuple[int, ...], ...]
+    completion_ids_N: tuple[tuple[int, ...], ...]
+    sampler_logp_N: tuple[tuple[float, ...], ...]
     adv_N: Tensor
-    weight_N: Tensor
     length_N: Tensor
     prompt_N: Tensor
 

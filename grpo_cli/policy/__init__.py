@@ -1,0 +1,1 @@
+"""The base model, its named LoRA adapters, and the log-probabilities of completions."""

@@ -1,0 +1,1 @@
+"""Sampling: engines, seeds, and the collection of a step's groups."""

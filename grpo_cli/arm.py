@@ -1,0 +1,97 @@
+"""An arm: one recipe and seed with its adapter, optimizer, run folder and place in the run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from grpo_cli import checkpoint
+from grpo_cli.policy.policy import Policy
+from grpo_cli.policy.state import load_adapter, load_optimizer, save_adapter, save_optimizer
+from grpo_cli.recipe.schema import Recipe
+from grpo_cli.rundir import RunDir
+
+
+@dataclass(slots=True)
+class Progress:
+    """Where an arm stands. Everything but weights that the next step depends on; saved as JSON."""
+
+    step: int = 0
+    version: int = 0
+    """Optimizer steps taken, which names the weights."""
+    tokens_generated: int = 0
+    prompts_seen: int = 0
+    nonfinite: int = 0
+    nonfinite_in_a_row: int = 0
+
+
+class Arm:
+    """One line of the experiment. Randomness comes from the run seed and the step, so nothing of
+    it needs saving."""
+
+    def __init__(
+        self, recipe: Recipe, seed: int, run: RunDir, policy: Policy, adapter: str
+    ) -> None:
+        self.recipe = recipe
+        self.seed = seed
+        self.run = run
+        self.adapter = adapter
+        self.progress = Progress()
+        policy.add_adapter(adapter, recipe.lora, seed)
+        self._policy = policy
+        self._parameters = policy.parameters(adapter)
+        # The step before which nothing is on record, so that a fresh run evaluates first.
+        self.started = False
+        self.optimizer = torch.optim.AdamW(
+            self._parameters.values(),
+            lr=recipe.optim.lr,
+            betas=recipe.optim.betas,
+            weight_decay=recipe.optim.weight_decay,
+        )
+
+    @property
+    def finished(self) -> bool:
+        """Whether every step of the recipe is done."""
+        return self.progress.step >= self.recipe.optim.steps
+
+    def set_learning_rate(self) -> float:
+        """The learning rate of the coming step, after linear warm-up; sets it."""
+        optim = self.recipe.optim
+        done = (self.progress.step + 1) / optim.warmup_steps if optim.warmup_steps else 1.0
+        lr = optim.lr * min(1.0, done)
+        for group in self.optimizer.param_groups:
+            group["lr"] = lr
+        return lr
+
+    def save(self) -> None:
+        """Write a checkpoint of this step: adapter, optimizer, progress."""
+
+        def write(folder: Path) -> None:
+            save_adapter(folder / "adapter", self._policy, self.adapter, self.recipe.model.id)
+            save_optimizer(folder / "optimizer.safetensors", self.optimizer, self._parameters)
+
+        state = {name: getattr(self.progress, name) for name in Progress.__slots__}
+        checkpoint.save(
+            self.run.path, self.progress.step, write, state, keep=self.recipe.checkpoint.keep
+        )
+
+    def resume(self) -> int | None:
+        """Take up the newest checkpoint; its step, or None when the run starts from nothing.
+
+        Records after that step are set aside, because they will be made again.
+
+        Raises:
+            GrpoError: GR204 when the newest checkpoint is damaged.
+        """
+        found = checkpoint.latest(self.run.path)
+        if found is None:
+            self.run.truncate_after(-1)
+            return None
+        self.run.truncate_after(found.step)
+        load_adapter(found.path / "adapter", self._policy, self.adapter)
+        load_optimizer(found.path / "optimizer.safetensors", self.optimizer, self._parameters)
+        self.progress = Progress(**{k: int(found.state[k]) for k in Progress.__slots__})
+        self.started = True
+        return found.step

@@ -1,0 +1,188 @@
+"""`grpo runs`: list, show and send run folders."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from grpo_cli.errors import GrpoError, error
+from grpo_cli.rundir import find_runs, read_info, read_metrics, run_state
+
+
+def _examples(*commands: str) -> str:
+    """The end of a help page; an empty line keeps each command on a line of its own."""
+    return "\n\n".join(["Examples:", *(f"  grpo runs {command}" for command in commands)])
+
+
+app = typer.Typer(
+    no_args_is_help=True,
+    help="List, show and send run folders.",
+    epilog=_examples("ls", "show dapo/dapo/s0", "sync"),
+)
+
+ACCURACY = "eval/accuracy"
+"""The held-out accuracy that `ls` shows."""
+
+RunsDir = Annotated[
+    Path, typer.Option("--runs-dir", envvar="GRPO_RUNS_DIR", help="Where run folders are.")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+_RUN_HELP = "A run folder, or a part of its path that no other run has."
+
+
+@app.command("ls", epilog=_examples("ls", "ls --json", "ls -q | grep dapo"))
+def list_runs(
+    runs_dir: RunsDir = Path("runs"),
+    as_json: Json = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the paths.")] = False,
+) -> None:
+    """List every run: its status, newest step, seed and last held-out accuracy."""
+    runs = find_runs(runs_dir)
+    if quiet:
+        for run in runs:
+            typer.echo(run)
+        return
+    rows = [_summary(run) for run in runs]
+    if as_json:
+        typer.echo(json.dumps(rows, indent=2))
+        return
+    if not rows:
+        typer.echo(f"no runs in {runs_dir}")
+        return
+    header = ("RUN", "STATUS", "STEP", "SEED", "ACCURACY")
+    table = [header] + [
+        (
+            str(Path(row["path"]).relative_to(runs_dir)),
+            row["status"],
+            "-" if row["step"] < 0 else str(row["step"]),
+            str(row["seed"]),
+            "-" if row["accuracy"] is None else f"{row['accuracy']:.3f}",
+        )
+        for row in rows
+    ]
+    widths = [max(len(line[i]) for line in table) for i in range(len(header))]
+    for line in table:
+        cells = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
+        typer.echo("  ".join(cells).rstrip())
+
+
+@app.command("show", epilog=_examples("show dapo/dapo/s0", "show runs/dapo/dapo/s0-1a2b3c4d"))
+def show_run(
+    run: Annotated[str, typer.Argument(help=_RUN_HELP)],
+    runs_dir: RunsDir = Path("runs"),
+    as_json: Json = False,
+) -> None:
+    """Show one run: how it stands, its last metrics, and what trackers have of it."""
+    path = resolve_run(run, runs_dir)
+    info = read_info(path)
+    records = read_metrics(path)
+    checkpoints = sorted(p.name for p in (path / "checkpoints").glob("step-*"))
+    facts: dict[str, Any] = {
+        "path": str(path),
+        **asdict(info),
+        "status": run_state(path, info),
+        "checkpoints": checkpoints,
+        "metrics": {k: _json_number(v) for k, v in records[-1].scalars.items()} if records else {},
+    }
+    if as_json:
+        typer.echo(json.dumps(facts, indent=2))
+        return
+    metrics = facts.pop("metrics")
+    facts["checkpoints"] = ", ".join(checkpoints) or None
+    for key, value in facts.items():
+        if value is not None:
+            typer.echo(f"{key:<12} {_plain(value)}")
+    if metrics:
+        typer.echo(f"\nmetrics of step {records[-1].step}")
+        width = max(len(key) for key in metrics)
+        for key, value in sorted(metrics.items()):
+            typer.echo(f"  {key:<{width}}  {'nan' if value is None else f'{value:.6g}'}")
+
+
+@app.command(
+    "sync",
+    epilog=_examples("sync", "sync dapo/dapo/s0 --tracking-uri http://127.0.0.1:5000"),
+)
+def sync_runs(
+    runs: Annotated[list[str] | None, typer.Argument(help=_RUN_HELP)] = None,
+    runs_dir: RunsDir = Path("runs"),
+    tracking_uri: Annotated[
+        str | None,
+        typer.Option(
+            "--tracking-uri",
+            help="An MLflow store; default MLFLOW_TRACKING_URI, then mlflow.db in the runs folder.",
+        ),
+    ] = None,
+) -> None:
+    """Send to MLflow what it does not have of some runs, or of all. Safe to repeat."""
+    from grpo_cli import track
+
+    paths = [resolve_run(text, runs_dir) for text in runs or ()] or find_runs(runs_dir)
+    uri = tracking_uri or track.default_uri(runs_dir)
+    if not paths:
+        typer.echo(f"no runs in {runs_dir}")
+        return
+    typer.echo(f"to {track.shown_uri(uri)}", err=True)
+    for path in paths:
+        try:
+            result = track.sync(path, uri)
+        except GrpoError as problem:
+            # A run that is being mirrored right now must not keep the others from being sent.
+            if problem.problems[0].code != "GR203":
+                raise
+            typer.echo(f"{path}: skipped, its mirror is at work")
+        else:
+            typer.echo(f"{path}: {result.new} steps sent, {result.sent} of {result.total} there")
+
+
+def resolve_run(text: str, runs_dir: Path) -> Path:
+    """The run folder that a path or a unique part of one names.
+
+    Raises:
+        GrpoError: GR206 when there is none or more than one.
+    """
+    if (Path(text) / "run.json").is_file():
+        return Path(text)
+    names = {run.relative_to(runs_dir).as_posix(): run for run in find_runs(runs_dir)}
+    matches = [name for name in names if text.strip("/") in name]
+    if len(matches) == 1:
+        return names[matches[0]]
+    if matches:
+        shown = ", ".join(matches[:5]) + (", ..." if len(matches) > 5 else "")
+        raise error("GR206", f"{text!r} names {len(matches)} runs", hint=f"choose one of {shown}")
+    close = difflib.get_close_matches(text, names, n=1, cutoff=0.4)
+    raise error(
+        "GR206",
+        f"no run {text!r} in {runs_dir}",
+        hint=f"did you mean {close[0]!r}?" if close else "`grpo runs ls` lists what is there",
+    )
+
+
+def _summary(run: Path) -> dict[str, Any]:
+    """One row of `ls`; a run that cannot be read is a row too."""
+    try:
+        info = read_info(run)
+        found = [r.scalars[ACCURACY] for r in read_metrics(run) if ACCURACY in r.scalars]
+    except GrpoError:
+        return {"path": str(run), "status": "damaged", "step": -1, "seed": None, "accuracy": None}
+    return {
+        "path": str(run),
+        "status": run_state(run, info),
+        "step": info.step,
+        "seed": info.seed,
+        "accuracy": _json_number(found[-1]) if found else None,
+    }
+
+
+def _json_number(value: float) -> float | None:
+    return None if value != value else value
+
+
+def _plain(value: object) -> str:
+    """One line without control characters: a reason may quote what a model wrote."""
+    return "".join(c if c.isprintable() else " " for c in str(value))

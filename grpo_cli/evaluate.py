@@ -1,0 +1,123 @@
+"""Held-out evaluation: sample K answers per question, score them, summarise. Dims: Q, K."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from grpo_cli.rollout.engine import Engine, Request
+from grpo_cli.seeds import eval_seed
+from grpo_cli.stats import Interval, mean_interval, pass_at_k
+from grpo_cli.types import EvalRow, Finish, Prompt, Status, Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A held-out prompt with its token ids."""
+
+    prompt: Prompt
+    prompt_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class EvalJob:
+    """One policy to evaluate on the shared questions. `adapter` None is the base model."""
+
+    adapter: str | None
+    run_seed: int
+    samples_per_question: int
+    max_tokens: int
+    temperature: float
+
+
+def evaluate(
+    engine: Engine,
+    verify: Callable[[str, str], Verdict],
+    questions: Sequence[Question],
+    jobs: Sequence[EvalJob],
+) -> list[tuple[EvalRow, ...]]:
+    """The rows of every job, question by question. All jobs share one sampling call."""
+    plan = [
+        (job_index, question, k)
+        for job_index, job in enumerate(jobs)
+        for question in questions
+        for k in range(job.samples_per_question)
+    ]
+    completions = engine.sample(
+        [
+            Request(
+                question.prompt_ids,
+                eval_seed(jobs[j].run_seed, question.prompt.id, k),
+                jobs[j].adapter,
+                jobs[j].max_tokens,
+                jobs[j].temperature,
+            )
+            for j, question, k in plan
+        ]
+    )
+    rows: list[list[EvalRow]] = [[] for _ in jobs]
+    for (j, question, k), completion in zip(plan, completions, strict=True):
+        verdict = verify(completion.text, question.prompt.reference)
+        rows[j].append(
+            EvalRow(
+                question_id=question.prompt.id,
+                cluster=question.prompt.id,
+                sample=k,
+                score=verdict.score,
+                status=verdict.status,
+                num_tokens=len(completion.token_ids),
+                finish=completion.finish,
+                text=completion.text,
+            )
+        )
+    return [tuple(job_rows) for job_rows in rows]
+
+
+def scores_by_question(rows: Sequence[EvalRow]) -> dict[str, list[float]]:
+    """Scores of each question; a missing verdict is left out, so a question may have none."""
+    scores: dict[str, list[float]] = {}
+    for row in rows:
+        kept = scores.setdefault(row.question_id, [])
+        if row.status in (Status.OK, Status.UNPARSED):
+            kept.append(row.score)
+    return scores
+
+
+def accuracy(rows: Sequence[EvalRow]) -> Interval:
+    """avg@K over questions with its 95 % interval; the unit is the question."""
+    return mean_interval(list(_question_means(rows).values()))
+
+
+def paired_difference(before: Sequence[EvalRow], after: Sequence[EvalRow]) -> Interval:
+    """Mean per-question difference, after minus before, with its 95 % interval.
+
+    A statement about these two checkpoints, not about the method: that needs several seeds.
+    """
+    old, new = _question_means(before), _question_means(after)
+    return mean_interval([new[q] - old[q] for q in old if q in new])
+
+
+def summarise(rows: Sequence[EvalRow]) -> dict[str, float]:
+    """The `eval/*` scalars of a step record."""
+    scores = scores_by_question(rows)
+    k = max((len(s) for s in scores.values()), default=0)
+    solved = [pass_at_k(len(s), sum(x >= 1 for x in s), k) for s in scores.values()]
+    count = max(len(rows), 1)
+    return {
+        "eval/accuracy": accuracy(rows).mean,
+        f"eval/pass_at_{k}": mean_interval(solved).mean,
+        "eval/mean_length": sum(row.num_tokens for row in rows) / count,
+        "eval/truncated_frac": sum(row.finish is Finish.LENGTH for row in rows) / count,
+        "eval/unparsed_frac": sum(row.status is Status.UNPARSED for row in rows) / count,
+        "eval/verifier_error_frac": sum(
+            row.status in (Status.ERROR, Status.TIMEOUT) for row in rows
+        )
+        / count,
+    }
+
+
+def _question_means(rows: Sequence[EvalRow]) -> dict[str, float]:
+    return {
+        question: sum(scores) / len(scores) if scores else float("nan")
+        for question, scores in scores_by_question(rows).items()
+    }

@@ -1,0 +1,148 @@
+"""From a loaded recipe to a trained run: folder, model, resume, signals, mirror.
+
+Heavy imports happen inside `launch`, after everything that can be refused cheaply was checked.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+from grpo_cli.errors import GrpoError
+from grpo_cli.policy.source import model_fingerprint
+from grpo_cli.progress import Progress
+from grpo_cli.recipe.load import Loaded
+from grpo_cli.recipe.locate import verifiers_dir
+from grpo_cli.rundir import RunDir
+from grpo_cli.track import MirrorResult, default_uri, start_mirror
+from grpo_cli.types import RunStatus
+from grpo_cli.verify.load import LoadedVerifier, load_verifier
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """What `grpo train` was asked to do."""
+
+    loaded: Loaded
+    seed: int
+    name: str
+    root: Path
+    command: Sequence[str]
+    restart: bool = False
+    tracking_uri: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How it ended. `mirror` is None when nothing was trained."""
+
+    status: RunStatus
+    run: Path
+    already_done: bool = False
+    train_s: float = 0.0
+    mirror: MirrorResult | None = None
+
+
+def launch(job: Launch, progress: Progress) -> Outcome:
+    """Train one arm, continuing an unfinished run of the same recipe and seed.
+
+    Raises:
+        GrpoError: exit code 2 for what can be refused before training, 3 for a run that failed.
+    """
+    recipe = job.loaded.recipe
+    verifier = load_verifier(recipe.verifier.name, verifiers_dir())
+    run = RunDir.open(
+        job.root,
+        recipe_name=job.loaded.name,
+        name=job.name,
+        seed=job.seed,
+        recipe=recipe,
+        origins=job.loaded.origins,
+        sources=job.loaded.sources,
+        command=job.command,
+        restart=job.restart,
+        identity={"model": model_fingerprint(recipe.model), "verifier": verifier.sha256},
+    )
+    with run:
+        if run.info.status is RunStatus.DONE:
+            return Outcome(RunStatus.DONE, run.path, already_done=True)
+        progress.header(job.loaded, job.seed, run.path)
+        progress.phase("loading the model")
+        try:
+            return _train(job, run, verifier, progress)
+        except GrpoError as problem:
+            run.set_status(RunStatus.FAILED, reason=str(problem))
+            raise
+        except KeyboardInterrupt:
+            run.set_status(RunStatus.STOPPED, reason="interrupted")
+            raise
+        finally:
+            progress.close()
+
+
+def _train(job: Launch, run: RunDir, verifier: LoadedVerifier, progress: Progress) -> Outcome:
+    import time
+
+    from grpo_cli.arm import Arm
+    from grpo_cli.evaluate import Question
+    from grpo_cli.policy.policy import load_policy
+    from grpo_cli.rollout.transformers_engine import TransformersEngine
+    from grpo_cli.tasks.arithmetic import load_task
+    from grpo_cli.trainer import World, train
+
+    recipe = job.loaded.recipe
+    policy = load_policy(recipe.model, recipe.device)
+    task = load_task(recipe.task)
+    world = World(
+        policy=policy,
+        engine=TransformersEngine(policy, recipe.engine.batch_rows),
+        task=task,
+        verify=verifier,
+        questions=[
+            Question(prompt, policy.render(prompt.messages))
+            for prompt in task.held_out(recipe.eval.num_questions)
+        ],
+    )
+    arm = Arm(recipe, job.seed, run, policy, "arm0")
+    resumed = arm.resume()
+    progress.begin(str(policy.device), resumed)
+    run.set_status(RunStatus.RUNNING)
+    mirror = start_mirror(run.path, job.tracking_uri or default_uri(job.root))
+    start = time.monotonic()
+    status = RunStatus.FAILED
+    try:
+        with _interrupts(progress) as stop:
+            status = train([arm], world, progress, stop.is_set)
+        train_s = time.monotonic() - start
+        run.set_status(status)
+    except GrpoError as problem:
+        run.set_status(RunStatus.FAILED, reason=str(problem))
+        raise
+    finally:
+        progress.phase("waiting for the tracker")
+        result = mirror.finish()
+    return Outcome(status, run.path, train_s=train_s, mirror=result)
+
+
+@contextmanager
+def _interrupts(progress: Progress) -> Iterator[threading.Event]:
+    """The first Ctrl-C or SIGTERM asks to stop after the step; the second leaves at once."""
+    stop = threading.Event()
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        if stop.is_set():
+            raise KeyboardInterrupt
+        stop.set()
+        progress.notice("finishing this step, then saving; interrupt again to leave at once")
+
+    previous = {s: signal.signal(s, handle) for s in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stop
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)

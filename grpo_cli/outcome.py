@@ -1,0 +1,140 @@
+"""What `grpo train` says at the end: before and after with intervals, and what to type next."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from grpo_cli.evaluate import accuracy, paired_difference, summarise
+from grpo_cli.launch import Outcome
+from grpo_cli.progress import Style
+from grpo_cli.rundir import read_eval, read_info, read_metrics
+from grpo_cli.stats import Interval
+from grpo_cli.types import EvalRow, RunStatus
+
+
+def show_outcome(outcome: Outcome, style: Style, recipe_name: str, seed: int) -> None:
+    """Print the summary to standard output: a table, one JSON object, or only the run's folder."""
+    if style == "quiet":
+        print(outcome.run)  # noqa: T201 this is the data
+        return
+    metrics = read_metrics(outcome.run)
+    evals = [r.step for r in metrics if "eval/accuracy" in r.scalars]
+    before = read_eval(outcome.run, evals[0]) if evals else ()
+    after = read_eval(outcome.run, evals[-1]) if len(evals) > 1 else ()
+    if style == "json":
+        print(json.dumps(_as_json(outcome, before, after, evals)))  # noqa: T201 this is the data
+        return
+    out = Console(highlight=False)
+    if outcome.already_done:
+        out.print(Text(f"already finished: {_shown(outcome.run)}   (--restart begins anew)"))
+    elif outcome.status is RunStatus.STOPPED:
+        out.print(Text("stopped; the same command continues it"))
+    out.print(_table(outcome, before, after, evals, metrics[-1].scalars if metrics else {}))
+    for line in _next_commands(outcome, recipe_name, seed):
+        out.print(Text(line, style="dim"), soft_wrap=True)
+
+
+def _table(
+    outcome: Outcome,
+    before: tuple[EvalRow, ...],
+    after: tuple[EvalRow, ...],
+    evals: list[int],
+    last: dict[str, float],
+) -> Table:
+    grid = Table.grid(padding=(0, 2))
+
+    def row(label: str, value: str) -> None:
+        grid.add_row(Text(label), Text(value))
+
+    if before:
+        row("held-out before", f"{_percent(accuracy(before))}   step {evals[0]}")
+    if after:
+        questions = len({r.question_id for r in after})
+        row("held-out after", f"{_percent(accuracy(after))}   step {evals[-1]}")
+        row(
+            "difference",
+            f"{_points(paired_difference(before, after))}   paired over {questions} questions "
+            f"x {len(after) // questions} samples",
+        )
+        old, new = summarise(before), summarise(after)
+        row(
+            "truncated",
+            f"{old['eval/truncated_frac']:.1%} → {new['eval/truncated_frac']:.1%}"
+            f"   without an answer {old['eval/unparsed_frac']:.1%} → "
+            f"{new['eval/unparsed_frac']:.1%}   tokens {old['eval/mean_length']:.1f} → "
+            f"{new['eval/mean_length']:.1f}",
+        )
+    if outcome.train_s:
+        row(
+            "training",
+            f"{outcome.train_s:.0f} s, {last.get('progress/tokens_generated', 0):,.0f} tokens "
+            f"sampled over {last.get('progress/prompts_seen', 0):,.0f} prompts",
+        )
+    row("run folder", str(_shown(outcome.run)))
+    if outcome.mirror:
+        row("MLflow", outcome.mirror.summary)
+    return grid
+
+
+def _next_commands(outcome: Outcome, recipe_name: str, seed: int) -> list[str]:
+    if outcome.status is RunStatus.STOPPED:
+        return []
+    other = "dapo" if recipe_name != "dapo" else "dr_grpo"
+    return [
+        "",
+        "This is one seed: a statement about this checkpoint, not about the method. Next:",
+        f"  grpo train {recipe_name} --seed {seed + 1}",
+        f"  grpo recipe diff {recipe_name} {other}",
+        f"  grpo runs show {_shown(outcome.run)}",
+    ]
+
+
+def _as_json(
+    outcome: Outcome, before: tuple[EvalRow, ...], after: tuple[EvalRow, ...], evals: list[int]
+) -> dict[str, object]:
+    def interval(value: Interval) -> dict[str, float | int | None]:
+        # JSON has no NaN.
+        return {k: None if v != v else v for k, v in asdict(value).items()}
+
+    info = read_info(outcome.run)
+    return {
+        "schema": 1,
+        "type": "summary",
+        "run": str(outcome.run),
+        "status": outcome.status,
+        "already_done": outcome.already_done,
+        "seed": info.seed,
+        "recipe_hash": info.recipe_hash,
+        "train_s": round(outcome.train_s, 3),
+        "eval_steps": evals,
+        "before": interval(accuracy(before)) if before else None,
+        "after": interval(accuracy(after)) if after else None,
+        "difference": interval(paired_difference(before, after)) if after else None,
+    }
+
+
+def _percent(value: Interval) -> str:
+    return f"{value.mean:.1%}  [{value.low:.1%}, {value.high:.1%}]"
+
+
+def _points(value: Interval) -> str:
+    return f"{100 * value.mean:+.1f} points  [{100 * value.low:+.1f}, {100 * value.high:+.1f}]"
+
+
+def _shown(path: Path) -> Path:
+    try:
+        return Path(os.path.relpath(path)) if path.is_relative_to(Path.cwd()) else path
+    except ValueError:
+        return path
+
+
+def exit_code(outcome: Outcome) -> int:
+    """130 for a run that was interrupted, otherwise 0."""
+    return 130 if outcome.status is RunStatus.STOPPED else 0

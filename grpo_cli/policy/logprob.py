@@ -1,0 +1,77 @@
+"""Log-probability and entropy of chosen tokens without keeping any logits.
+
+Dims: T completion tokens, D hidden size, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+_CHUNK_LOGITS = 2**24
+"""Most logits alive at once (64 MiB in float32)."""
+
+
+class _ChosenLogprob(torch.autograd.Function):
+    """The projection is frozen, so the gradient of a token's log-probability with respect to its
+    hidden state is known in the forward pass: (W[y] - softmax(z) @ W) / temperature. Saving that,
+    a (T, D) array, replaces both the logits and their recomputation."""
+
+    @staticmethod
+    def forward(
+        ctx: torch.autograd.function.FunctionCtx,
+        hidden_TD: Tensor,
+        weight_VD: Tensor,
+        bias_V: Tensor | None,
+        ids_T: Tensor,
+        temperature: float,
+    ) -> tuple[Tensor, Tensor]:
+        needs_grad = ctx.needs_input_grad[0]  # type: ignore[attr-defined]
+        chunk = max(1, _CHUNK_LOGITS // weight_VD.shape[0])
+        parts: list[tuple[Tensor, Tensor]] = []
+        grads: list[Tensor] = []
+        for hidden, ids in zip(hidden_TD.split(chunk), ids_T.split(chunk), strict=True):
+            logits = upcast(F.linear(hidden, weight_VD, bias_V)) / temperature
+            logp = logits.log_softmax(-1)
+            prob = logp.exp()
+            parts.append((logp.gather(-1, ids[:, None])[:, 0], -(prob * logp).sum(-1)))
+            if needs_grad:
+                mean = prob.to(weight_VD.dtype) @ weight_VD
+                grads.append((weight_VD[ids] - mean) / temperature)
+        if needs_grad:
+            ctx.save_for_backward(torch.cat(grads))
+        logp_T = torch.cat([logp for logp, _ in parts])
+        entropy_T = torch.cat([entropy for _, entropy in parts])
+        ctx.mark_non_differentiable(entropy_T)
+        return logp_T, entropy_T
+
+    @staticmethod
+    def backward(
+        ctx: torch.autograd.function.FunctionCtx, grad_T: Tensor, _: Tensor
+    ) -> tuple[Tensor, None, None, None, None]:
+        (unit_TD,) = ctx.saved_tensors  # type: ignore[attr-defined]
+        return unit_TD * grad_T[:, None].to(unit_TD.dtype), None, None, None, None
+
+
+def upcast(logits: Tensor) -> Tensor:
+    """Logits in float32, or float64 when they already are."""
+    return logits if logits.dtype == torch.float64 else logits.float()
+
+
+def chosen_logprob(
+    hidden_TD: Tensor, head: torch.nn.Linear, ids_T: Tensor, temperature: float
+) -> tuple[Tensor, Tensor]:
+    """Log-probability of each chosen token and entropy of its distribution, both (T,), in nats.
+
+    Args:
+        hidden_TD: hidden states of the positions that predict the chosen tokens.
+        head: the frozen vocabulary projection. Its own gradient is not computed.
+        temperature: logits are divided by it first, as the sampler does.
+
+    The entropy carries no gradient.
+    """
+    if not len(ids_T):
+        return hidden_TD.new_zeros(0), hidden_TD.new_zeros(0)
+    logp_T, entropy_T = _ChosenLogprob.apply(hidden_TD, head.weight, head.bias, ids_T, temperature)  # type: ignore[no-untyped-call]
+    return logp_T, entropy_T

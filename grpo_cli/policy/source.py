@@ -1,0 +1,34 @@
+"""Where a base model comes from, and how a run folder recognises it. Must not import torch."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+from grpo_cli.recipe.schema import Model
+
+# The shipped base model lies beside the script that builds it.
+TINY_DIR = Path(__file__).parent.parent / "tiny"
+
+
+def model_path(model: Model) -> str:
+    """The shipped folder for `tiny`, otherwise the folder or hub id as it stands."""
+    if model.id == "tiny":
+        return str(TINY_DIR)
+    return model.id
+
+
+def model_fingerprint(model: Model) -> str:
+    """What a run folder remembers of its base model, so that resuming on another is refused."""
+    folder = Path(model_path(model))
+    if not folder.is_dir():
+        return f"{model.id}@{model.revision or 'main'}"
+    digest = hashlib.sha256()
+    for file in sorted(folder.glob("*")):
+        if file.suffix in (".safetensors", ".json", ".jinja"):
+            digest.update(f"{file.name}:{file.stat().st_size}\n".encode())
+            with file.open("rb") as stream:
+                # The head of a weight file holds its table of tensors; reading gigabytes to
+                # resume would cost more than it protects.
+                digest.update(stream.read(2**24))
+    return digest.hexdigest()

@@ -1,0 +1,1 @@
+"""Tasks: a name becomes a stream of prompts. Must not import torch."""

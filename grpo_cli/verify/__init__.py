@@ -1,0 +1,1 @@
+"""Verifiers: loading, running and auditing them. Must not import torch."""
