@@ -39,7 +39,7 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How it ended. `mirror` is None when nothing was trained."""
+    """How it ended. `mirror` is None when nothing was sent to a tracker."""
 
     status: RunStatus
     run: Path
@@ -112,7 +112,8 @@ def _train(job: Launch, run: RunDir, verifier: LoadedVerifier, progress: Progres
     resumed = arm.resume()
     progress.begin(str(policy.device), resumed)
     run.set_status(RunStatus.RUNNING)
-    mirror = start_mirror(run.path, job.tracking_uri or default_uri(job.root))
+    uri = job.tracking_uri or default_uri(job.root)
+    mirror = None if uri == "none" else start_mirror(run.path, uri)
     start = time.monotonic()
     status = RunStatus.FAILED
     try:
@@ -125,7 +126,7 @@ def _train(job: Launch, run: RunDir, verifier: LoadedVerifier, progress: Progres
         raise
     finally:
         progress.phase("waiting for the tracker")
-        result = mirror.finish()
+        result = mirror.finish() if mirror else None
     return Outcome(status, run.path, train_s=train_s, mirror=result)
 
 

@@ -30,7 +30,7 @@ def policy():
     with torch.no_grad():
         for name, parameter in loaded.parameters("arm0").items():
             if "lora_B" in name:
-                parameter += 0.02 * torch.randn(parameter.shape, generator=generator)
+                parameter += 0.01 * torch.randn(parameter.shape, generator=generator)
     return loaded
 
 

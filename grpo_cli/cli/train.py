@@ -41,7 +41,7 @@ def train(
         str | None,
         typer.Option(
             envvar="MLFLOW_TRACKING_URI",
-            help="MLflow store to mirror to; default: sqlite in the runs folder.",
+            help="MLflow store to mirror to, or `none`; default: sqlite in the runs folder.",
         ),
     ] = None,
     restart: Annotated[

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -20,11 +21,11 @@ def save_adapter(folder: Path, policy: Policy, adapter: str, base_id: str) -> No
     folder.mkdir(parents=True, exist_ok=True)
     tensors = {k: p.detach().contiguous().cpu() for k, p in policy.parameters(adapter).items()}
     save_file(tensors, folder / "adapter_model.safetensors", metadata={"format": "pt"})
-    config = policy.peft.peft_config[adapter]
-    config.base_model_name_or_path = base_id
-    config.inference_mode = True
-    config.save_pretrained(str(folder))
-    config.inference_mode = False
+    config = policy.peft.peft_config[adapter].to_dict()
+    config |= {"base_model_name_or_path": base_id, "inference_mode": True}
+    # PEFT's own writer leaves the layer names in the order of a set, which differs by process.
+    text = json.dumps(config, indent=1, sort_keys=True, default=sorted)
+    (folder / "adapter_config.json").write_text(text + "\n")
 
 
 def load_adapter(folder: Path, policy: Policy, adapter: str) -> None:

@@ -5,13 +5,16 @@ Dims: R rows decoded together, U distinct prompts among them, V vocabulary.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain
 
 import torch
 from torch import Tensor
 from transformers import DynamicCache
 
+from grpo_cli.errors import error
 from grpo_cli.policy.logprob import upcast
 from grpo_cli.policy.policy import Policy
 from grpo_cli.rollout.engine import Request
@@ -43,7 +46,11 @@ class TransformersEngine:
     def sample(
         self, requests: Sequence[Request], progress: Callable[[int], None] | None = None
     ) -> list[Completion]:
-        """One completion per request, in order."""
+        """One completion per request, in order.
+
+        Raises:
+            GrpoError: GR301 when the model's probabilities are not finite.
+        """
         by_adapter: dict[str | None, list[int]] = {}
         for index, request in enumerate(requests):
             by_adapter.setdefault(request.adapter, []).append(index)
@@ -116,6 +123,14 @@ class TransformersEngine:
                 cache=cache,
                 use_cache=True,
             ).last_hidden_state[:, -1]
+        if not all(map(math.isfinite, chain.from_iterable(logp_R))):
+            # Sampling would go on with arbitrary tokens, all wrong, and look like a bad policy.
+            raise error(
+                "GR301",
+                "the model's log-probabilities are not finite",
+                hint="lower optim.lr; earlier checkpoints are intact",
+                exit_code=3,
+            )
         return [
             Completion(
                 token_ids=tuple(ids),

@@ -36,7 +36,7 @@ from grpo_cli.verify.load import load_verifier
 
 SEED = 0
 THREADS = 2
-CLEAN_STEPS, NOISY_STEPS = 1100, 500
+CLEAN_STEPS, NOISY_STEPS = 1700, 500
 CLEAN_LR, NOISY_LR = 3e-3, 1e-3
 BATCH = 96
 SLICES = 3  # of a batch, each padded to its own longest sequence

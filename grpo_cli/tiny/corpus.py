@@ -45,8 +45,8 @@ class Rates:
 
 
 CLEAN = Rates(
-    guess=(0.5, 0.3, 0.1, 0.05, 0.05),
-    careful=(0.1, 0.15, 0.2, 0.2, 0.2),
+    guess=(0.3, 0.1, 0.0, 0.0, 0.0),
+    careful=(0.15, 0.2, 0.2, 0.2, 0.2),
     guess_right=(1.0,) * 5,
     slip=0.0,
     careful_slip=0.0,
@@ -61,8 +61,8 @@ NOISY = Rates(
     guess=(0.35, 0.35, 0.40, 0.55, 0.65),
     careful=(0.15, 0.20, 0.20, 0.20, 0.15),
     guess_right=(0.70, 0.35, 0.12, 0.06, 0.03),
-    slip=0.22,
-    careful_slip=0.08,
+    slip=0.15,
+    careful_slip=0.06,
     wait_after_slip=0.15,
     wait_after_right=0.03,
     check=0.35,
