@@ -92,7 +92,7 @@ def _train(job: Launch, run: RunDir, verifier: LoadedVerifier, progress: Progres
     from grpo_cli.evaluate import Question
     from grpo_cli.policy.policy import load_policy
     from grpo_cli.rollout.transformers_engine import TransformersEngine
-    from grpo_cli.tasks.arithmetic import load_task
+    from grpo_cli.tasks import load_task
     from grpo_cli.trainer import World, train
 
     recipe = job.loaded.recipe

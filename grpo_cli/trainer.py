@@ -17,7 +17,7 @@ from grpo_cli.evaluate import EvalJob, Question, evaluate, summarise
 from grpo_cli.policy.policy import Policy
 from grpo_cli.rollout.collect import Demand, collect, has_contrast, is_truncated
 from grpo_cli.rollout.engine import Engine
-from grpo_cli.tasks.arithmetic import Task
+from grpo_cli.tasks import Task
 from grpo_cli.types import Batch, RunStatus, ScoredGroup, Status, StepRecord, Verdict
 from grpo_cli.update import UpdateResult, build_batch, update
 
@@ -109,13 +109,14 @@ def _step(arms: Sequence[Arm], world: World, watch: Watch) -> None:
         scalars = step_scalars(arm, demand, batch, result)
         scalars["optim/lr"] = lr
         elapsed = time.perf_counter() - start
-        trained = sum(len(c) for c in batch.completion_ids_N) if batch else 0
+        made = (g for g in demand.kept + demand.dropped)
+        sampled = sum(len(c.token_ids) for g in made for c in g.group.completions)
         scalars |= {
             "time/rollout_s": demand.rollout_s,
             "time/verify_s": demand.verify_s,
             "time/learner_s": learner_s,
             "time/step_s": elapsed,
-            "time/tokens_per_s": trained / elapsed,
+            "time/tokens_per_s": sampled / elapsed,
         }
         records.append((arm, scalars))
     due = [(arm, s) for arm, s in records if _eval_due(arm)]

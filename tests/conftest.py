@@ -38,6 +38,6 @@ def policy():
 def prompts():
     """Prompts of the tiny world's held-out set."""
     from grpo_cli.recipe.schema import ArithmeticTask
-    from grpo_cli.tasks.arithmetic import load_task
+    from grpo_cli.tasks import load_task
 
     return load_task(ArithmeticTask()).held_out(32)

@@ -72,7 +72,7 @@ def _options(
         typer.Option("--traceback", help="Show the traceback of an error (or GRPO_TRACEBACK=1)."),
     ] = False,
 ) -> None:
-    """A laboratory bench for RLVR: audit verifiers, train GRPO variants, compare them honestly."""
+    """A laboratory bench for RLVR: train GRPO variants from recipes, with every link on record."""
     if show_traceback:
         os.environ["GRPO_TRACEBACK"] = "1"
 

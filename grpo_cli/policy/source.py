@@ -6,9 +6,7 @@ import hashlib
 from pathlib import Path
 
 from grpo_cli.recipe.schema import Model
-
-# The shipped base model lies beside the script that builds it.
-TINY_DIR = Path(__file__).parent.parent / "tiny"
+from grpo_cli.tiny import TINY_DIR
 
 
 def model_path(model: Model) -> str:

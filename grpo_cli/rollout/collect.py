@@ -15,7 +15,7 @@ from grpo_cli.objective.shaping import length_penalty
 from grpo_cli.recipe.schema import DynamicSampling, Recipe
 from grpo_cli.rollout.engine import Engine, Request
 from grpo_cli.seeds import data_index, sample_seed
-from grpo_cli.tasks.arithmetic import Task
+from grpo_cli.tasks import Task
 from grpo_cli.types import Completion, Finish, Prompt, RolloutGroup, ScoredGroup, Verdict
 
 

@@ -16,10 +16,8 @@ import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import count
-from typing import Protocol
 
 from grpo_cli.errors import error
-from grpo_cli.recipe.schema import ArithmeticTask
 from grpo_cli.types import Message, Prompt
 
 LEVELS = (1, 2, 3, 4, 5)
@@ -36,21 +34,6 @@ _SHAPES = {
 }
 _MAX_TOTAL = 99
 _MAX_MISSES = 5_000
-
-
-class Task(Protocol):
-    """A stream of training prompts and a fixed list of held-out ones, disjoint by content."""
-
-    size: int
-    """Number of training prompts."""
-
-    def train(self, index: int) -> Prompt:
-        """The training prompt at `index`, 0 <= index < size: a pure function of `index`."""
-        ...
-
-    def held_out(self, n: int) -> tuple[Prompt, ...]:
-        """The first `n` held-out prompts, distinct by content, the same on every call."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,8 +227,3 @@ class Arithmetic:
             seen.add(question.canonical)
             prompts.append(question.prompt())
         return tuple(prompts)
-
-
-def load_task(settings: ArithmeticTask) -> Task:
-    """The task that a recipe's `task` node describes."""
-    return Arithmetic(tuple(range(settings.min_level, settings.max_level + 1)))

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from grpo_cli.policy.source import TINY_DIR
+from grpo_cli.tiny import TINY_DIR
 from tests.e2e.conftest import fingerprint, grpo, only_run, small_run
 
 

@@ -6,13 +6,13 @@ from hypothesis import strategies as st
 
 from grpo_cli.errors import GrpoError
 from grpo_cli.recipe.schema import ArithmeticTask
+from grpo_cli.tasks import load_task
 from grpo_cli.tasks.arithmetic import (
     LEVELS,
     Arithmetic,
     Question,
     Term,
     draw_question,
-    load_task,
     steps,
 )
 
