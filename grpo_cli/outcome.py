@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from grpo_cli.evaluate import accuracy, paired_difference, summarise
@@ -36,35 +36,32 @@ def show_outcome(outcome: Outcome, style: Style, recipe_name: str, seed: int) ->
         out.print(Text(f"already finished: {_shown(outcome.run)}   (--restart begins anew)"))
     elif outcome.status is RunStatus.STOPPED:
         out.print(Text("stopped; the same command continues it"))
-    out.print(_table(outcome, before, after, evals, metrics[-1].scalars if metrics else {}))
+    last = metrics[-1].scalars if metrics else {}
+    for label, value in _rows(outcome, before, after, evals, last):
+        out.print(Text(f"{label:<16} {value}"), soft_wrap=True)
     for line in _next_commands(outcome, recipe_name, seed):
         out.print(Text(line, style="dim"), soft_wrap=True)
 
 
-def _table(
+def _rows(
     outcome: Outcome,
     before: tuple[EvalRow, ...],
     after: tuple[EvalRow, ...],
     evals: list[int],
     last: dict[str, float],
-) -> Table:
-    grid = Table.grid(padding=(0, 2))
-
-    def row(label: str, value: str) -> None:
-        grid.add_row(Text(label), Text(value))
-
+) -> Iterator[tuple[str, str]]:
     if before:
-        row("held-out before", f"{_percent(accuracy(before))}   step {evals[0]}")
+        yield "held-out before", f"{_percent(accuracy(before))}   step {evals[0]}"
     if after:
         questions = len({r.question_id for r in after})
-        row("held-out after", f"{_percent(accuracy(after))}   step {evals[-1]}")
-        row(
+        yield "held-out after", f"{_percent(accuracy(after))}   step {evals[-1]}"
+        yield (
             "difference",
             f"{_points(paired_difference(before, after))}   paired over {questions} questions "
             f"x {len(after) // questions} samples",
         )
         old, new = summarise(before), summarise(after)
-        row(
+        yield (
             "truncated",
             f"{old['eval/truncated_frac']:.1%} → {new['eval/truncated_frac']:.1%}"
             f"   without an answer {old['eval/unparsed_frac']:.1%} → "
@@ -72,15 +69,14 @@ def _table(
             f"{new['eval/mean_length']:.1f}",
         )
     if outcome.train_s:
-        row(
+        yield (
             "training",
             f"{outcome.train_s:.0f} s, {last.get('progress/tokens_generated', 0):,.0f} tokens "
             f"sampled over {last.get('progress/prompts_seen', 0):,.0f} prompts",
         )
-    row("run folder", str(_shown(outcome.run)))
+    yield "run folder", str(_shown(outcome.run))
     if outcome.mirror:
-        row("MLflow", outcome.mirror.summary)
-    return grid
+        yield "MLflow", outcome.mirror.summary
 
 
 def _next_commands(outcome: Outcome, recipe_name: str, seed: int) -> list[str]:

@@ -39,11 +39,10 @@ class Progress:
         self._console = console
         self._live: Live | None = None
         self._steps = 0
-        self._eval_every = 0
         self._phase = ""
         self._latest: dict[str, float] = {}
         self._curves: dict[str, list[float]] = {"reward/mean": [], "eval/accuracy": []}
-        self._step = 0
+        self._step = self._eval_step = 0
         self._first_step = 0
         self._began = 0.0
         self._last_line = -math.inf
@@ -51,17 +50,15 @@ class Progress:
     def header(self, loaded: Loaded, seed: int, run: Path) -> None:
         """Who runs where, before anything heavy is loaded."""
         recipe = loaded.recipe
-        self._steps, self._eval_every = recipe.optim.steps, recipe.eval.every
+        self._steps = recipe.optim.steps
         if self._style in ("json", "quiet"):
             return
-        grid = Table.grid(padding=(0, 2))
         for label, value in (
             ("recipe", f"{loaded.name}: {recipe.summary}" if recipe.summary else loaded.name),
             ("setup", f"{recipe.setup}   model {recipe.model.id}   seed {seed}"),
             ("run", str(run)),
         ):
-            grid.add_row(Text(label, style="dim"), Text(safe_text(value)))
-        self._console.print(grid)
+            self._say(f"{label:<7} {safe_text(value)}")
 
     def begin(self, device: str, resumed: int | None) -> None:
         """The model is loaded and the run starts, or goes on after step `resumed`."""
@@ -69,7 +66,7 @@ class Progress:
         self._began = time.monotonic()
         if self._style in ("json", "quiet"):
             return
-        self._say(f"device {device}")
+        self._say(f"device  {device}")
         if resumed is not None:
             self._say(f"continuing after step {resumed}")
         if self._style == "live":
@@ -89,6 +86,8 @@ class Progress:
         """A step is on record."""
         self._step = record.step
         self._latest |= record.scalars
+        if "eval/accuracy" in record.scalars:
+            self._eval_step = record.step
         for name, curve in self._curves.items():
             if name in record.scalars:
                 curve.append(record.scalars[name])
@@ -132,13 +131,13 @@ class Progress:
         get = self._latest.get
         parts = (
             ("reward", _number(get("reward/mean"), "{:+.2f}")),
-            ("held-out", _number(get("eval/accuracy"), "{:.1%}")),
+            ("held-out", f"{_number(get('eval/accuracy'), '{:.1%}')} @{self._eval_step}"),
             ("entropy", _number(get("policy/entropy"), "{:.2f}")),
             ("length", _number(get("completion/mean_length"), "{:.0f}")),
             ("zero-variance", _number(get("group/zero_variance_frac"), "{:.0%}")),
             ("tokens/s", _number(get("time/tokens_per_s"), "{:,.0f}")),
         )
-        return "  ".join(f"{label} {value}" for label, value in parts)
+        return "  ".join(f"{label} {value}" for label, value in parts if value is not None)
 
     def _time_left(self) -> str:
         done = self._step - self._first_step
@@ -164,5 +163,7 @@ def sparkline(values: Sequence[float], width: int = 60) -> str:
     return "".join("▁▂▃▄▅▆▇█"[round((v - low) * scale)] for v in kept)
 
 
-def _number(value: float | None, form: str) -> str:
-    return "-" if value is None or math.isnan(value) else form.format(value)
+def _number(value: float | None, form: str) -> str | None:
+    if value is None:
+        return None
+    return "-" if math.isnan(value) else form.format(value)
