@@ -82,7 +82,7 @@ def _rows(
 def _next_commands(outcome: Outcome, recipe_name: str, seed: int) -> list[str]:
     if outcome.status is RunStatus.STOPPED:
         return []
-    other = "dapo" if recipe_name != "dapo" else "dr_grpo"
+    other = "dapo" if Path(recipe_name).stem != "dapo" else "dr_grpo"
     return [
         "",
         "This is one seed: a statement about this checkpoint, not about the method. Next:",
