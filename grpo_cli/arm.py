@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import torch
@@ -25,6 +25,8 @@ class Progress:
     prompts_seen: int = 0
     nonfinite: int = 0
     nonfinite_in_a_row: int = 0
+    solved: list[str] = field(default_factory=list)
+    """Prompts whose group last passed at `filter.pass_rate_ceiling` or above."""
 
 
 class Arm:
@@ -42,6 +44,11 @@ class Arm:
         policy.add_adapter(adapter, recipe.lora, seed)
         self._policy = policy
         self._parameters = policy.parameters(adapter)
+        self.reference: str | None = None
+        """The adapter of the reference policy; None is the base model."""
+        if recipe.kl.beta and recipe.kl.refresh_every:
+            self.reference = f"{adapter}ref"
+            policy.add_adapter(self.reference, recipe.lora, seed)
         # The step before which nothing is on record, so that a fresh run evaluates first.
         self.started = False
         self.optimizer = torch.optim.AdamW(
@@ -65,16 +72,29 @@ class Arm:
             group["lr"] = lr
         return lr
 
+    def refresh_reference(self) -> None:
+        """Renew the reference policy when its step has come."""
+        every = self.recipe.kl.refresh_every
+        if self.reference and every and self.progress.step % every == 0:
+            self._policy.copy_adapter(self.adapter, self.reference)
+
     def save(self) -> None:
         """Write a checkpoint of this step: adapter, optimizer, progress."""
 
         def write(folder: Path) -> None:
             save_adapter(folder / "adapter", self._policy, self.adapter, self.recipe.model.id)
+            if self.reference:
+                save_adapter(
+                    folder / "reference", self._policy, self.reference, self.recipe.model.id
+                )
             save_optimizer(folder / "optimizer.safetensors", self.optimizer, self._parameters)
 
-        state = {name: getattr(self.progress, name) for name in Progress.__slots__}
         checkpoint.save(
-            self.run.path, self.progress.step, write, state, keep=self.recipe.checkpoint.keep
+            self.run.path,
+            self.progress.step,
+            write,
+            asdict(self.progress),
+            keep=self.recipe.checkpoint.keep,
         )
 
     def resume(self) -> int | None:
@@ -92,6 +112,8 @@ class Arm:
         self.run.truncate_after(found.step)
         load_adapter(found.path / "adapter", self._policy, self.adapter)
         load_optimizer(found.path / "optimizer.safetensors", self.optimizer, self._parameters)
-        self.progress = Progress(**{k: int(found.state[k]) for k in Progress.__slots__})
+        if self.reference:
+            load_adapter(found.path / "reference", self._policy, self.reference)
+        self.progress = Progress(**found.state)
         self.started = True
         return found.step

@@ -21,6 +21,7 @@ CODES: dict[str, str] = {
     "GR109": "a key in the wrong kind of file",
     "GR110": "recipe values that do not fit together",
     "GR111": "a `--set` that cannot be read",
+    "GR112": "a plug-in cannot be used",
     "GR201": "the model cannot be loaded",
     "GR202": "the runs folder cannot be used",
     "GR203": "the run folder is in use by another process",
@@ -32,6 +33,9 @@ CODES: dict[str, str] = {
     "GR209": "a command-line value cannot be used",
     "GR301": "training stopped: loss or gradient was not finite",
     "GR303": "the run could not be written",
+    "GW401": "the policy ratio is always 1, so bounds on it do nothing",
+    "GW402": "a sequence-level objective with token weighting",
+    "GW403": "a sequence-level weight on long completions",
 }
 
 

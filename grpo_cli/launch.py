@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 
@@ -33,6 +33,8 @@ class Launch:
     name: str
     root: Path
     command: Sequence[str]
+    plugins: Mapping[str, str] = field(default_factory=dict)
+    """Name -> SHA-256 of the plug-ins that the recipe may use."""
     restart: bool = False
     tracking_uri: str | None = None
 
@@ -66,7 +68,11 @@ def launch(job: Launch, progress: Progress) -> Outcome:
         sources=job.loaded.sources,
         command=job.command,
         restart=job.restart,
-        identity={"model": model_fingerprint(recipe.model), "verifier": verifier.sha256},
+        identity={
+            "model": model_fingerprint(recipe.model),
+            "verifier": verifier.sha256,
+            **job.plugins,
+        },
     )
     with run:
         if run.info.status is RunStatus.DONE:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
@@ -83,9 +84,15 @@ def _print(console: Console, text: Text) -> None:
     console.print(text, soft_wrap=True, highlight=False)
 
 
-def _problem_text(problem: Problem) -> Text:
+def render_warnings(problems: Iterable[Problem], console: Console) -> None:
+    """Things that are legal and known to mislead, each in the form of an error."""
+    for problem in problems:
+        _print(console, _problem_text(problem, "warning", "bold yellow"))
+
+
+def _problem_text(problem: Problem, word: str = "error", style: str = "bold red") -> Text:
     text = Text()
-    text.append(f"error[{problem.code}]", "bold red")
+    text.append(f"{word}[{problem.code}]", style)
     text.append(f": {safe_text(problem.message)}\n", "bold")
     if problem.span is not None:
         _append_span(text, problem.span)

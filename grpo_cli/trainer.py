@@ -15,7 +15,7 @@ from grpo_cli.arm import Arm
 from grpo_cli.errors import error
 from grpo_cli.evaluate import EvalJob, Question, evaluate, summarise
 from grpo_cli.policy.policy import Policy
-from grpo_cli.rollout.collect import Demand, collect, has_contrast, is_truncated
+from grpo_cli.rollout.collect import Demand, collect, has_contrast, is_truncated, pass_rate
 from grpo_cli.rollout.engine import Engine
 from grpo_cli.tasks import Task
 from grpo_cli.types import Batch, RunStatus, ScoredGroup, Status, StepRecord, Verdict
@@ -69,7 +69,10 @@ def train(
 
 def _step(arms: Sequence[Arm], world: World, watch: Watch) -> None:
     start = time.perf_counter()
-    demands = [Demand(a.adapter, a.seed, a.progress.step + 1, a.recipe) for a in arms]
+    demands = [
+        Demand(a.adapter, a.seed, a.progress.step + 1, a.recipe, frozenset(a.progress.solved))
+        for a in arms
+    ]
     watch.phase("sampling")
     collect(
         world.engine,
@@ -85,10 +88,11 @@ def _step(arms: Sequence[Arm], world: World, watch: Watch) -> None:
         before = time.perf_counter()
         batch, result = None, UpdateResult(nonfinite_in_a_row=arm.progress.nonfinite_in_a_row)
         if demand.kept:
-            batch = build_batch(demand.kept, arm.recipe)
+            batch = build_batch(world.policy, arm.adapter, arm.reference, demand.kept, arm.recipe)
             result = update(
                 world.policy,
                 arm.adapter,
+                arm.reference,
                 arm.optimizer,
                 batch,
                 arm.recipe,
@@ -96,6 +100,7 @@ def _step(arms: Sequence[Arm], world: World, watch: Watch) -> None:
             )
         learner_s = time.perf_counter() - before
         _advance(arm, demand, result)
+        arm.refresh_reference()
         world.engine.sync(arm.adapter, arm.progress.version)
         arm.run.write_rollouts(arm.progress.step, rollout_rows(demand, batch))
         if result.nonfinite_in_a_row >= arm.recipe.optim.max_nonfinite:
@@ -140,6 +145,13 @@ def _advance(arm: Arm, demand: Demand, result: UpdateResult) -> None:
     progress.tokens_generated += sum(len(c.token_ids) for g in made for c in g.group.completions)
     progress.nonfinite += result.nonfinite
     progress.nonfinite_in_a_row = result.nonfinite_in_a_row
+    ceiling = arm.recipe.filter.pass_rate_ceiling
+    if ceiling is not None:
+        sampled = {group.group.prompt.id: pass_rate(group) for group in made}
+        solved = (set(progress.solved) - set(sampled)) | {
+            prompt for prompt, rate in sampled.items() if rate >= ceiling
+        }
+        progress.solved = sorted(solved)
 
 
 def _eval_due(arm: Arm) -> bool:
@@ -223,14 +235,31 @@ def step_scalars(
         "verifier/unparsed_frac": _mean(v.status is Status.UNPARSED for _, v, _ in pairs),
         "verifier/error_frac": _mean(v.status is Status.ERROR for _, v, _ in pairs),
         "verifier/timeout_frac": _mean(v.status is Status.TIMEOUT for _, v, _ in pairs),
-        **{name: metric.value for name, metric in sorted(result.metrics.items())},
-        "mismatch/logp_abs_max": result.mismatch_max,
-        "loss/tokens": float(batch.length_N.sum()) if batch else 0.0,
+        **result.scalars(),
+        **_batch_scalars(batch),
         "optim/updates": result.updates,
         "optim/without_signal": result.without_signal,
         "optim/nonfinite": progress.nonfinite,
         "progress/tokens_generated": progress.tokens_generated,
         "progress/prompts_seen": progress.prompts_seen,
+    }
+
+
+def _batch_scalars(batch: Batch | None) -> dict[str, float]:
+    """Sizes and advantages of what trained; a group is effective when an advantage is not 0."""
+    if batch is None:
+        return {"loss/tokens": 0, "loss/sequences": 0, "group/effective": 0}
+    trained_N = batch.length_N > 0
+    adv_N = batch.adv_N[trained_N]
+    return {
+        "loss/tokens": int(batch.length_N.sum()),
+        "loss/sequences": int(trained_N.sum()),
+        "loss/masked_sequences": int((~trained_N).sum()),
+        "group/effective": len(batch.prompt_N[trained_N & (batch.adv_N != 0)].unique()),
+        "advantage/mean": _mean(adv_N.tolist()),
+        "advantage/std": float(adv_N.std()) if len(adv_N) > 1 else float("nan"),
+        "advantage/min": min(adv_N.tolist(), default=float("nan")),
+        "advantage/max": max(adv_N.tolist(), default=float("nan")),
     }
 
 

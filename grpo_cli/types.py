@@ -115,6 +115,7 @@ class Batch:
     """The kept groups of one step, ready to train on.
 
     `length_N` counts the tokens that may train: 0 for a sequence that is masked or has no verdict.
+    `full_length_N` is the same before masking, for losses whose denominator keeps masked sequences.
     `prompt_N` is the index of the sequence's group. `adv_N` is exactly 0 for a group without
     contrast.
     """
@@ -124,6 +125,7 @@ class Batch:
     sampler_logp_N: tuple[tuple[float, ...], ...]
     adv_N: Tensor
     length_N: Tensor
+    full_length_N: Tensor
     prompt_N: Tensor
 
 
@@ -145,12 +147,18 @@ class Tokens:
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A (total, count) pair, so that merging micro-batches is exact. Never a mean of means."""
+    """A (total, count) pair, so that merging micro-batches is exact. Never a mean of means.
+
+    With `is_max` the total is a maximum, and merging takes the larger.
+    """
 
     total: float
     count: float
+    is_max: bool = False
 
     def __add__(self, other: Metric) -> Metric:
+        if self.is_max or other.is_max:
+            return Metric(max(self.total, other.total), 1, is_max=True)
         return Metric(self.total + other.total, self.count + other.count)
 
     @property

@@ -5,6 +5,7 @@ Dims: N sequences of the batch, M of a micro-batch, T completion tokens laid end
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -14,7 +15,10 @@ from torch import Tensor
 
 from grpo_cli.objective.advantage import advantages
 from grpo_cli.objective.aggregate import weights
-from grpo_cli.objective.loss import weighted_loss
+from grpo_cli.objective.correction import GeoRs, correct, effective_sample_size
+from grpo_cli.objective.entropy import EntropyBonus, TopQuantile
+from grpo_cli.objective.kl import kl_estimate
+from grpo_cli.objective.loss import Parts, weighted_loss
 from grpo_cli.objective.shaping import masks_truncated
 from grpo_cli.policy.policy import Policy
 from grpo_cli.recipe.schema import Recipe
@@ -27,44 +31,87 @@ class UpdateResult:
     """What the optimizer steps of a batch did. Metrics cover all its trainable tokens."""
 
     metrics: dict[str, Metric] = field(default_factory=dict)
+    log_ratios: list[Tensor] = field(default_factory=list)
+    log_rhos: list[Tensor] = field(default_factory=list)
+    """log rho of the tokens of one sequence each (see objective/correction.py)."""
     updates: int = 0
     without_signal: int = 0
     nonfinite: int = 0
     nonfinite_in_a_row: int = 0
-    mismatch_max: float = 0.0
 
     def add(self, metrics: Mapping[str, Metric]) -> None:
-        """Merge exactly: totals and counts add up."""
+        """Merge exactly: totals and counts add up, maxima stay maxima."""
         for name, metric in metrics.items():
-            self.metrics[name] = self.metrics.get(name, Metric(0, 0)) + metric
+            known = self.metrics.get(name)
+            self.metrics[name] = metric if known is None else known + metric
+
+    def scalars(self) -> dict[str, float]:
+        """Every metric by name, and the distribution of the policy ratio."""
+        found = {name: metric.value for name, metric in sorted(self.metrics.items())}
+        if self.log_ratios:
+            ratio_T = torch.cat(self.log_ratios).double().exp()
+            # torch.quantile refuses more than 2**24 values; sorting does not.
+            ordered_T = ratio_T.sort().values
+            last = len(ordered_T) - 1
+            found |= {
+                "ratio/mean": float(ratio_T.mean()),
+                "ratio/p50": float(ordered_T[round(0.5 * last)]),
+                "ratio/p99": float(ordered_T[round(0.99 * last)]),
+                "ratio/max": float(ordered_T[-1]),
+            }
+        if self.log_rhos:
+            found["correction/ess_token"] = effective_sample_size(torch.cat(self.log_rhos))
+            by_sequence = torch.stack([log_rho_T.double().sum() for log_rho_T in self.log_rhos])
+            found["correction/ess_seq"] = effective_sample_size(by_sequence)
+        return found
 
 
-def build_batch(groups: Sequence[ScoredGroup], recipe: Recipe) -> Batch:
-    """Advantages from shaped rewards, and how many tokens of each sequence may train."""
+def build_batch(
+    policy: Policy,
+    adapter: str,
+    reference: str | None,
+    groups: Sequence[ScoredGroup],
+    recipe: Recipe,
+) -> Batch:
+    """Advantages from shaped rewards, and how many tokens of each sequence may train.
+
+    With `kl.kind: k1_reward` the KL to the reference is taken off the rewards first.
+    """
     reward_N = torch.tensor([r for g in groups for r in g.rewards], dtype=torch.float64)
     prompt_N = torch.tensor([i for i, g in enumerate(groups) for _ in g.rewards])
     mask = masks_truncated(recipe.overlong)
     completions = [c for g in groups for c in g.group.completions]
     verdicts = [v for g in groups for v in g.verdicts]
-    length_N = torch.tensor(
-        [
-            0 if verdict.missing or (mask and is_truncated(completion)) else len(completion.logp)
-            for completion, verdict in zip(completions, verdicts, strict=True)
-        ]
+    full_length_N = torch.tensor(
+        [0 if v.missing else len(c.logp) for c, v in zip(completions, verdicts, strict=True)]
     )
-    return Batch(
+    out_N = torch.tensor([mask and is_truncated(c) for c in completions])
+    batch = Batch(
         prompt_ids_N=tuple(g.group.prompt_ids for g in groups for _ in g.rewards),
         completion_ids_N=tuple(c.token_ids for c in completions),
         sampler_logp_N=tuple(c.logp for c in completions),
-        adv_N=advantages(reward_N, prompt_N, recipe.advantage),
-        length_N=length_N,
+        adv_N=torch.zeros_like(reward_N),
+        length_N=full_length_N.masked_fill(out_N, 0),
+        full_length_N=full_length_N,
         prompt_N=prompt_N,
     )
+    if recipe.kl.in_reward:
+        learner = _Learner(policy, adapter, reference, batch, recipe, UpdateResult())
+        reward_N = reward_N - recipe.kl.beta * learner.kl_to_reference()
+    adv_N = advantages(
+        reward_N,
+        prompt_N,
+        recipe.advantage,
+        length_N=torch.tensor([len(c.logp) for c in completions]),
+    )
+    batch.adv_N.copy_(adv_N)
+    return batch
 
 
 def update(
     policy: Policy,
     adapter: str,
+    reference: str | None,
     optimizer: torch.optim.Optimizer,
     batch: Batch,
     recipe: Recipe,
@@ -72,16 +119,20 @@ def update(
 ) -> UpdateResult:
     """Train `adapter` on the batch: `epochs_per_batch` passes of `minibatches` optimizer steps.
 
-    The old policy is the one before the first of these steps. A step whose loss or gradient is not
-    finite is not taken; after `optim.max_nonfinite` of them in a row the rest is left undone.
+    The old policy is the one before the first of these steps (the sampler's, with
+    `correction.bypass`). A step whose loss or gradient is not finite is not taken; after
+    `optim.max_nonfinite` of them in a row the rest is left undone.
     """
     result = UpdateResult(nonfinite_in_a_row=nonfinite_in_a_row)
-    learner = _Learner(policy, adapter, batch, recipe, result)
+    learner = _Learner(policy, adapter, reference, batch, recipe, result)
     parts = _minibatches(batch, recipe.optim.minibatches)
-    # The first minibatch needs no pass of its own: its old policy is the one it trains with.
-    for part in parts[1:] if recipe.optim.epochs_per_batch == 1 else parts:
+    # Unless something is needed before it trains, the first minibatch needs no pass of its own:
+    # its old policy is the one it trains with.
+    first_pass_needed = recipe.optim.epochs_per_batch > 1 or isinstance(recipe.entropy, TopQuantile)
+    rejects = isinstance(recipe.correction, GeoRs)
+    for part in parts if first_pass_needed or rejects else parts[1:]:
         learner.freeze_old(part)
-    if recipe.kl.beta:
+    if recipe.kl.in_loss:
         for part in parts:
             learner.freeze_reference(part)
     for epoch in range(recipe.optim.epochs_per_batch):
@@ -96,52 +147,83 @@ def update(
 class _Learner:
     policy: Policy
     adapter: str
+    reference_adapter: str | None
     batch: Batch
     recipe: Recipe
     result: UpdateResult
-    old: dict[int, Tensor] = field(default_factory=dict)
+    learned: dict[int, Tensor] = field(default_factory=dict)
+    """Log-probabilities under the policy before the batch's first step."""
+    entropies: dict[int, Tensor] = field(default_factory=dict)
     reference: dict[int, Tensor] = field(default_factory=dict)
 
+    @torch.no_grad()
     def freeze_old(self, part: Sequence[int]) -> None:
-        self._freeze(part, self.adapter, self.old)
-
-    def freeze_reference(self, part: Sequence[int]) -> None:
-        self._freeze(part, None, self.reference)
+        for rows in self._micro_batches(part):
+            logp_T, entropy_T = self._logprobs(rows, self.adapter)
+            self.learned |= self._by_sequence(rows, logp_T)
+            self.entropies |= self._by_sequence(rows, entropy_T)
 
     @torch.no_grad()
-    def _freeze(self, part: Sequence[int], adapter: str | None, into: dict[int, Tensor]) -> None:
+    def freeze_reference(self, part: Sequence[int]) -> None:
         for rows in self._micro_batches(part):
-            logp_T, _ = self._logprobs(rows, adapter)
-            into.update(zip(rows, logp_T.split(self._lengths(rows)), strict=True))
+            logp_T, _ = self._logprobs(rows, self.reference_adapter)
+            self.reference |= self._by_sequence(rows, logp_T)
+
+    def kl_to_reference(self) -> Tensor:
+        """Sum over tokens of log policy - log reference, shape (N,); 0 outside the loss."""
+        everything = range(len(self.batch.completion_ids_N))
+        self.freeze_old(everything)
+        self.freeze_reference(everything)
+        total_N = torch.zeros(len(everything), dtype=torch.float64)
+        for n, old_T in self.learned.items():
+            ref_T = self.reference[n]
+            total_N[n] = kl_estimate("k1_reward", old_T, ref_T, old_T).double().sum()
+        return total_N
 
     def step(
         self, part: Sequence[int], optimizer: torch.optim.Optimizer, *, first_pass: bool
     ) -> None:
         """One optimizer step on the sequences `part`."""
         batch, recipe = self.batch, self.recipe
-        length_N = torch.zeros_like(batch.length_N)
-        length_N[list(part)] = batch.length_N[list(part)]
-        weight_N = weights(length_N, recipe.aggregate, recipe.sampling.max_tokens)
-        # Without a KL term a sequence with advantage 0 has no gradient: a forward pass without
-        # one is enough for its metrics.
-        inert = [] if recipe.kl.beta else [n for n in part if batch.adv_N[n] == 0]
-        active = [n for n in part if n not in set(inert)]
+        rejected = self._rejected(part, first_pass)
+        length_N, full_length_N = torch.zeros_like(batch.length_N), torch.zeros_like(batch.length_N)
+        full_length_N[list(part)] = batch.full_length_N[list(part)]
+        kept = [n for n in part if n not in rejected]
+        length_N[kept] = batch.length_N[kept]
+        weight_N = weights(
+            length_N,
+            recipe.aggregate,
+            recipe.sampling.max_tokens,
+            full_length_N=full_length_N,
+            prompt_N=batch.prompt_N,
+        )
+        num_tokens = int(length_N.sum())
+        threshold = self._entropy_threshold(kept)
+        # Mostly a sequence with advantage 0 has no gradient: a forward pass is then enough for its
+        # metrics.
+        all_active = (
+            recipe.kl.in_loss
+            or isinstance(recipe.entropy, EntropyBonus)
+            or recipe.objective.acts_without_advantage
+        )
+        inert = [n for n in kept if batch.adv_N[n] == 0 and not all_active]
+        active = [n for n in kept if batch.adv_N[n] != 0 or all_active]
         optimizer.zero_grad(set_to_none=True)
         loss = 0.0
         for rows in self._micro_batches(active):
-            share = self._share(rows, weight_N, first_pass)
+            share = self._share(rows, weight_N, num_tokens, threshold, first_pass)
             share.backward()
             loss += float(share.detach())
-        if first_pass:
-            with torch.no_grad():
-                for rows in self._micro_batches(inert):
-                    loss += float(self._share(rows, weight_N, first_pass))
+        with torch.no_grad():
+            for rows in self._micro_batches(inert):
+                loss += float(self._share(rows, weight_N, num_tokens, threshold, first_pass))
+        self.result.add({"loss/weight_sum": Metric(float((weight_N * length_N).sum()), 1)})
         if not any(batch.length_N[n] for n in active):
             self.result.without_signal += 1
             return
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         norm = float(torch.nn.utils.clip_grad_norm_(parameters, recipe.optim.max_grad_norm))
-        if not (_finite(loss) and _finite(norm)):
+        if not (math.isfinite(loss) and math.isfinite(norm)):
             self.result.nonfinite += 1
             self.result.nonfinite_in_a_row += 1
             return
@@ -150,53 +232,134 @@ class _Learner:
         self.result.nonfinite_in_a_row = 0
         self.result.add({"loss/total": Metric(loss, 1), "optim/grad_norm": Metric(norm, 1)})
 
-    def _share(self, rows: Sequence[int], weight_N: Tensor, first_pass: bool) -> Tensor:
-        """The micro-batch's share of the step's loss; adds its metrics on the first pass."""
+    def _share(
+        self,
+        rows: Sequence[int],
+        weight_N: Tensor,
+        num_tokens: int,
+        threshold: float | None,
+        first_pass: bool,
+    ) -> Tensor:
+        """The micro-batch's share of the step's loss; adds its metrics."""
         batch, recipe = self.batch, self.recipe
-        logp_T, entropy_T = self._logprobs(rows, self.adapter)
-        lengths = self._lengths(rows)
-        if rows[0] not in self.old:
-            self.old.update(zip(rows, logp_T.detach().split(lengths), strict=True))
-        old_T = torch.cat([self.old[n] for n in rows])
-        ref_T = torch.cat([self.reference[n] for n in rows]) if recipe.kl.beta else None
-        device = logp_T.device
-        index = list(rows)
+        bonus = isinstance(recipe.entropy, EntropyBonus)
+        logp_T, entropy_T = self._logprobs(rows, self.adapter, entropy_grad=bonus)
+        if rows[0] not in self.learned:
+            self.learned |= self._by_sequence(rows, logp_T.detach())
+        index, device, lengths = list(rows), logp_T.device, self._lengths(rows)
+        learned_T = self._joined(self.learned, rows)
+        sampler_T = torch.tensor(
+            [x for n in rows for x in batch.sampler_logp_N[n]], device=device, dtype=logp_T.dtype
+        )
         length_M = torch.tensor(lengths, device=device)
         tokens = Tokens(
             logp_T=logp_T,
-            old_logp_T=old_T,
+            old_logp_T=sampler_T if recipe.correction.bypass else learned_T,
             adv_N=batch.adv_N[index].to(device, logp_T.dtype),
             seq_T=torch.arange(len(rows), device=device).repeat_interleave(length_M),
             length_N=length_M,
         )
+        ref_T = self._joined(self.reference, rows) if recipe.kl.in_loss else None
+        keep_T = None
+        if threshold is not None:
+            keep_T = self._joined(self.entropies, rows) >= threshold
         loss, token_loss = weighted_loss(
-            recipe.objective, recipe.kl, tokens, ref_T, weight_N[index].to(device)
+            Parts(recipe.objective, recipe.kl, recipe.correction, recipe.entropy),
+            tokens,
+            weight_N=weight_N[index].to(device),
+            ref_logp_T=ref_T,
+            sampler_logp_T=sampler_T,
+            entropy_T=entropy_T,
+            keep_T=keep_T,
+            entropy_weight=1 / max(num_tokens, 1),
         )
+        counted = isinstance(recipe.correction, GeoRs)
+        self.result.add(
+            {
+                name: metric
+                for name, metric in token_loss.metrics.items()
+                if not (counted and name.startswith("correction/"))
+            }
+        )
+        self.result.log_ratios.append((logp_T - tokens.old_logp_T).detach().cpu())
         if first_pass:
-            sampler_T = torch.tensor(
-                [x for n in rows for x in batch.sampler_logp_N[n]], device=device
-            )
-            gap_T = (old_T - sampler_T).abs()
-            self.result.mismatch_max = max(self.result.mismatch_max, float(gap_T.max()))
+            top_T = logp_T.detach() if recipe.correction.bypass else learned_T
+            if not counted:
+                self.result.log_rhos += (top_T - sampler_T).cpu().split(lengths)
+            gap_T = (learned_T - sampler_T).abs()
+            moved = tokens.adv_T != 0
             self.result.add(
                 {
-                    **token_loss.metrics,
-                    "policy/entropy": Metric(float(entropy_T.sum()), len(entropy_T)),
+                    "policy/entropy": Metric(float(entropy_T.detach().sum()), len(entropy_T)),
                     "mismatch/logp_abs_mean": Metric(float(gap_T.sum()), len(gap_T)),
+                    "mismatch/logp_abs_max": Metric(float(gap_T.max()), 1, is_max=True),
+                    "loss/effective_tokens_frac": Metric(int(moved.sum()), len(moved)),
                 }
             )
+            if ref_T is not None:
+                k3_T = kl_estimate("k3", logp_T.detach(), ref_T, learned_T)
+                self.result.add({"policy/kl_ref": Metric(float(k3_T.sum()), len(k3_T))})
         return loss
 
-    def _logprobs(self, rows: Sequence[int], adapter: str | None) -> tuple[Tensor, Tensor]:
+    def _rejected(self, part: Sequence[int], first_pass: bool) -> set[int]:
+        """Sequences that a rejecting correction takes out before anything is weighed.
+
+        Its metrics are taken here, where the rejected are still there to be counted.
+        """
+        if not isinstance(self.recipe.correction, GeoRs):
+            return set()
+        rejected: set[int] = set()
+        for rows in self._micro_batches(part):
+            old_T = self._joined(self.learned, rows)
+            sampler_T = torch.tensor([x for n in rows for x in self.batch.sampler_logp_N[n]])
+            seq_T = torch.arange(len(rows)).repeat_interleave(torch.tensor(self._lengths(rows)))
+            found = correct(
+                self.recipe.correction,
+                old_T,
+                old_T,
+                sampler_T.to(old_T),
+                self.batch.adv_N[list(rows)].to(old_T),
+                seq_T.to(old_T.device),
+                len(rows),
+            )
+            rejected |= {n for n, out in zip(rows, found.rejected_N.tolist(), strict=True) if out}
+            if first_pass:
+                out = Metric(int(found.rejected_N.sum()), len(rows))
+                self.result.add({**found.metrics, "correction/rejected_frac": out})
+                gap_T = (old_T - sampler_T.to(old_T)).cpu()
+                self.result.log_rhos += gap_T.split(self._lengths(rows))
+        return rejected
+
+    def _entropy_threshold(self, part: Sequence[int]) -> float | None:
+        """The entropy from which on a token of this optimizer step trains."""
+        if not isinstance(self.recipe.entropy, TopQuantile):
+            return None
+        found = [self.entropies[n] for n in part if n in self.entropies]
+        if not found:
+            return None
+        ordered_T = torch.cat(found).sort(descending=True).values
+        return float(ordered_T[max(math.ceil(self.recipe.entropy.frac * len(ordered_T)), 1) - 1])
+
+    def _logprobs(
+        self, rows: Sequence[int], adapter: str | None, *, entropy_grad: bool = False
+    ) -> tuple[Tensor, Tensor]:
         return self.policy.logprobs(
             adapter,
             [self.batch.prompt_ids_N[n] for n in rows],
             [self.batch.completion_ids_N[n] for n in rows],
             self.recipe.sampling.temperature,
+            entropy_grad=entropy_grad,
         )
 
     def _lengths(self, rows: Sequence[int]) -> list[int]:
         return [len(self.batch.completion_ids_N[n]) for n in rows]
+
+    def _by_sequence(self, rows: Sequence[int], value_T: Tensor) -> dict[int, Tensor]:
+        return dict(zip(rows, value_T.split(self._lengths(rows)), strict=True))
+
+    @staticmethod
+    def _joined(values: Mapping[int, Tensor], rows: Sequence[int]) -> Tensor:
+        return torch.cat([values[n] for n in rows])
 
     def _micro_batches(self, part: Sequence[int]) -> Iterator[list[int]]:
         """Sequences of like length together, the longest first; those outside the loss left out."""
@@ -221,7 +384,3 @@ def _minibatches(batch: Batch, count: int) -> list[list[int]]:
     groups = batch.prompt_N.tolist()
     parts = [[n for n, g in enumerate(groups) if low <= g < high] for low, high in pairwise(edges)]
     return [part for part in parts if part]
-
-
-def _finite(value: float) -> bool:
-    return value == value and abs(value) != float("inf")

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import warnings
+from pathlib import Path
 
 import pytest
 
 # Set before any library is imported, as `grpo train` does.
+os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
@@ -41,3 +43,17 @@ def prompts():
     from grpo_cli.tasks import load_task
 
     return load_task(ArithmeticTask()).held_out(32)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--objective-plugin", help="A file with objectives for the contract suite to check too."
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    plugin = config.getoption("--objective-plugin")
+    if plugin:
+        from grpo_cli.recipe.plugins import load_plugins
+
+        load_plugins([Path(plugin)])

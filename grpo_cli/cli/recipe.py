@@ -55,6 +55,12 @@ SetOption = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Change one value, as in a file. Repeatable."),
 ]
+PluginOption = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--plugin", metavar="FILE", help="Python file that defines objectives. Repeatable."
+    ),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
 
 
@@ -89,12 +95,15 @@ def show(
     origins: Annotated[
         bool, typer.Option("--origins", help="Where every value came from (file and line).")
     ] = False,
+    plugins: PluginOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Print the resolved recipe: every value, defaults included, as YAML."""
     from grpo_cli.recipe.load import leaves, load
+    from grpo_cli.recipe.plugins import load_plugins
     from grpo_cli.recipe.yaml_tree import show_tree, show_value
 
+    load_plugins(plugins or ())
     loaded = load(name, setup=setup, sets=sets or ())
     if as_json:
         _echo_json(
@@ -113,6 +122,40 @@ def show(
         _echo_table(rows)
     else:
         _echo(show_tree(loaded.recipe.tree()))
+
+
+@app.command(epilog=_examples("explain gspo", "explain dapo --set objective.high=0.3"))
+def explain(
+    name: NameArgument,
+    setup: SetupOption = None,
+    sets: SetOption = None,
+    plugins: PluginOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Print a recipe's loss as a formula with its numbers, and the source of each part."""
+    from rich.console import Console
+
+    from grpo_cli.recipe.explain import explain as parts_of
+    from grpo_cli.recipe.explain import warnings
+    from grpo_cli.recipe.load import load
+    from grpo_cli.recipe.plugins import load_plugins
+    from grpo_cli.report import render_warnings
+
+    load_plugins(plugins or ())
+    loaded = load(name, setup=setup, sets=sets or ())
+    rows = parts_of(loaded.recipe)
+    found = warnings(loaded.recipe)
+    if as_json:
+        parts = [dict(zip(("symbol", "formula", "source"), row, strict=True)) for row in rows]
+        codes = [{"code": p.code, "message": p.message, "hint": p.hint} for p in found]
+        _echo_json({"name": loaded.name, "parts": parts, "warnings": codes})
+        return
+    _echo(f"{loaded.name}: {loaded.recipe.summary}\n")
+    for symbol, formula, source in rows:
+        _echo(f"{symbol:<8} {formula}")
+        if source:
+            _echo(f"{'':<8}   {source}")
+    render_warnings(found, Console(stderr=True))
 
 
 @app.command(epilog=_examples("diff grpo dapo", "diff dapo my/dapo.yaml --json"))

@@ -44,6 +44,10 @@ def train(
             help="MLflow store to mirror to, or `none`; default: sqlite in the runs folder.",
         ),
     ] = None,
+    plugins: Annotated[
+        list[Path] | None,
+        typer.Option("--plugin", metavar="FILE", help="Python file that defines objectives."),
+    ] = None,
     restart: Annotated[
         bool, typer.Option("--restart", help="Begin anew; the old run is set aside.")
     ] = False,
@@ -58,16 +62,25 @@ def train(
     from grpo_cli.launch import Launch, launch
     from grpo_cli.outcome import exit_code, show_outcome
     from grpo_cli.progress import Progress, Style
+    from grpo_cli.recipe.explain import warnings as recipe_warnings
     from grpo_cli.recipe.load import load
+    from grpo_cli.recipe.plugins import load_plugins
+    from grpo_cli.report import render_warnings
 
     _prepare_libraries()
+    hashes = load_plugins(plugins or ())
     loaded = load(recipe, setup=setup, sets=sets or ())
+    for file in plugins or ():
+        loaded.sources[str(file)] = file.read_text()
     err = Console(stderr=True, highlight=False)
     style: Style = "live" if err.is_terminal else "plain"
     if quiet or as_json:
         style = "json" if as_json else "quiet"
+    if not (quiet or as_json):
+        render_warnings(recipe_warnings(loaded.recipe), err)
     job = Launch(
         loaded=loaded,
+        plugins=hashes,
         seed=seed,
         name=name or Path(loaded.recipe.setup).stem,
         root=runs_dir,

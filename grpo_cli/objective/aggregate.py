@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field
 
@@ -12,48 +12,116 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-class SeqMean(Node):
-    """Mean over sequences of each sequence's token mean: w = 1 / (N L_n). GRPO Eq. 3."""
+class _Aggregate(Node):
+    masked_in_denominator: bool = False
+    """Whether sequences taken out of the loss still count in the denominator (as in TRL). By
+    default they leave both sides (as in verl)."""
+
+
+class SeqMean(_Aggregate):
+    """Mean over sequences of each sequence's token mean: w = 1 / (N L_n)."""
 
     kind: Literal["seq_mean"] = "seq_mean"
+    source: ClassVar[str] = "GRPO arXiv:2402.03300 Eq. 3"
+
+    def formula(self) -> str:
+        """The weight of a token."""
+        return "1 / (N L_n)"
 
 
-class TokenMean(Node):
-    """Mean over all tokens of the optimizer step: w = 1 / sum(L). DAPO Eq. 8."""
+class TokenMean(_Aggregate):
+    """Mean over all tokens of the optimizer step: w = 1 / sum(L)."""
 
     kind: Literal["token_mean"] = "token_mean"
+    source: ClassVar[str] = "DAPO arXiv:2503.14476 Eq. 8"
+
+    def formula(self) -> str:
+        """The weight of a token."""
+        return "1 / sum(L)"
 
 
-class Constant(Node):
-    """Sum over tokens divided by N times a constant: w = 1 / (N length). Dr. GRPO Listing 1."""
+class Constant(_Aggregate):
+    """Sum over tokens divided by N times a constant: w = 1 / (N length)."""
 
     kind: Literal["constant"] = "constant"
+    source: ClassVar[str] = "Dr. GRPO arXiv:2503.20783 Listing 1"
     length: int | None = Field(None, ge=1)
     """The constant, in tokens. `null` takes `sampling.max_tokens`."""
 
+    def formula(self) -> str:
+        """The weight of a token."""
+        return f"1 / (N {'max_tokens' if self.length is None else self.length})"
 
-Aggregate = Annotated[SeqMean | TokenMean | Constant, Field(discriminator="kind")]
+
+class SeqSum(_Aggregate):
+    """Mean over sequences of each sequence's token sum: w = 1 / N."""
+
+    kind: Literal["seq_sum"] = "seq_sum"
+    source: ClassVar[str] = "Dr. GRPO arXiv:2503.20783 Fig. 1; LUSPO arXiv:2602.05261"
+
+    def formula(self) -> str:
+        """The weight of a token."""
+        return "1 / N"
 
 
-def weights(length_N: Tensor, settings: SeqMean | TokenMean | Constant, max_tokens: int) -> Tensor:
+class PromptMean(_Aggregate):
+    """Mean over prompts of the token mean over the prompt's samples: w = 1 / (P sum_p(L))."""
+
+    kind: Literal["prompt_mean"] = "prompt_mean"
+    source: ClassVar[str] = "ScaleRL arXiv:2510.13786"
+
+    def formula(self) -> str:
+        """The weight of a token."""
+        return "1 / (P sum of L over the prompt's samples)"
+
+
+AnyAggregate = SeqMean | TokenMean | Constant | SeqSum | PromptMean
+Aggregate = Annotated[AnyAggregate, Field(discriminator="kind")]
+
+
+def weights(
+    length_N: Tensor,
+    settings: AnyAggregate,
+    max_tokens: int,
+    *,
+    full_length_N: Tensor | None = None,
+    prompt_N: Tensor | None = None,
+) -> Tensor:
     """Weight of each token of a sequence in the loss, shape (N,), float64.
 
     Args:
-        length_N: number of trainable tokens of each sequence of the *whole optimizer step*. A
-            masked sequence enters with length 0: it gets weight 0 and leaves the denominator too.
+        length_N: number of trainable tokens of each sequence of the *whole optimizer step*; 0 for
+            one that is out of the loss, which gets weight 0.
         max_tokens: the constant of `Constant(length=None)`.
+        full_length_N: lengths before anything was taken out; needed by `masked_in_denominator`.
+        prompt_N: each sequence's group; needed by `prompt_mean`.
 
     Example:
-        lengths [1, 3]: seq_mean [1/2, 1/6], token_mean [1/4, 1/4], constant with 4: [1/8, 1/8]
+        lengths [1, 3]: seq_mean [1/2, 1/6], token_mean [1/4, 1/4], constant with 4: [1/8, 1/8],
+        seq_sum [1/2, 1/2]
     """
-    length_N = length_N.double()
+    import torch
+
     trained_N = length_N > 0
-    num_sequences = trained_N.sum().clamp(min=1)
+    counted_N = length_N
+    if settings.masked_in_denominator:
+        assert full_length_N is not None, "masked_in_denominator needs the full lengths"
+        counted_N = full_length_N
+    counted_N = counted_N.double()
+    num_sequences = (counted_N > 0).sum().clamp(min=1)
     if isinstance(settings, SeqMean):
-        weight_N = 1 / (num_sequences * length_N.clamp(min=1))
+        weight_N = 1 / (num_sequences * counted_N.clamp(min=1))
     elif isinstance(settings, TokenMean):
-        weight_N = (1 / length_N.sum().clamp(min=1)).expand_as(length_N)
+        weight_N = (1 / counted_N.sum().clamp(min=1)).expand_as(counted_N)
+    elif isinstance(settings, PromptMean):
+        assert prompt_N is not None, "prompt_mean needs the groups"
+        tokens_P = torch.zeros(int(prompt_N.max()) + 1, dtype=torch.float64)
+        tokens_P = tokens_P.index_add(0, prompt_N.cpu(), counted_N.cpu()).to(counted_N.device)
+        num_prompts = (tokens_P > 0).sum().clamp(min=1)
+        weight_N = 1 / (num_prompts * tokens_P[prompt_N].clamp(min=1))
     else:
-        length = max_tokens if settings.length is None else settings.length
-        weight_N = (1 / (num_sequences * length)).expand_as(length_N)
+        length = 1
+        if isinstance(settings, Constant):
+            length = max_tokens if settings.length is None else settings.length
+        weight_N = (1 / (num_sequences * length)).expand_as(counted_N)
     return weight_N * trained_N

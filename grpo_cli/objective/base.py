@@ -1,21 +1,52 @@
-"""`Objective`: settings and maths of one per-token loss, in one class."""
+"""`Objective`: settings and maths of one per-token loss, in one class.
+
+Dims: T completion tokens, N sequences.
+"""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, ClassVar
+
 from grpo_cli.config import Node
-from grpo_cli.types import TokenLoss, Tokens
+from grpo_cli.types import Metric, TokenLoss, Tokens
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class Objective(Node):
     """One per-token loss. A subclass has a literal `kind` and lives in its own file in `kinds/`.
 
-    The contract every subclass keeps (tests/contract/test_objectives.py): at
-    `logp == old_logp` the gradient of `ell_T` with respect to `logp_T` is exactly `-adv_T`, up to a
-    factor that the class documents.
+    The contract every subclass keeps (tests/contract/test_objectives.py): at `logp == old_logp`
+    the gradient of `sum_t w[n_t] ell_t` with respect to `logp_T` is `-w[n_t] A[n_t]`.
     """
 
     kind: str
+    source: ClassVar[str] = ""
+    """Paper and equation."""
+    acts_without_advantage: ClassVar[bool] = False
+    """Whether a sequence with advantage 0 has a gradient (off-policy); if not, the trainer saves
+    its backward pass."""
 
     def __call__(self, x: Tokens) -> TokenLoss:
         """Per-token loss of the micro-batch `x`, shape (T,), to be minimised."""
         raise NotImplementedError
+
+    def formula(self) -> str:
+        """The per-token loss with its numbers, as text."""
+        return self.kind
+
+
+def clip_metrics(is_low_T: Tensor, is_high_T: Tensor) -> dict[str, Metric]:
+    """The shares of tokens whose gradient is stopped or capped on either side."""
+    num_tokens = is_low_T.numel()
+    return {
+        "ratio/clipped_low_frac": Metric(int(is_low_T.sum()), num_tokens),
+        "ratio/clipped_high_frac": Metric(int(is_high_T.sum()), num_tokens),
+    }
+
+
+def sequence_mean(value_T: Tensor, x: Tokens) -> Tensor:
+    """Mean over the tokens of each sequence, shape (N,)."""
+    total_N = value_T.new_zeros(len(x.length_N)).index_add(0, x.seq_T, value_T)
+    return total_N / x.length_N.clamp(min=1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field
 
@@ -16,6 +16,11 @@ class NoOverlong(Node):
     """A truncated completion keeps whatever the verifier paid for it."""
 
     kind: Literal["none"] = "none"
+    source: ClassVar[str] = ""
+
+    def formula(self) -> str:
+        """The reward."""
+        return "score"
 
 
 class HardOverlong(Node):
@@ -24,6 +29,11 @@ class HardOverlong(Node):
     kind: Literal["hard"] = "hard"
     penalty: float = Field(1.0, gt=0)
     """Taken off the reward, in units of reward."""
+    source: ClassVar[str] = ""
+
+    def formula(self) -> str:
+        """The reward with its numbers."""
+        return f"score - {self.penalty:g} [truncated]"
 
 
 class MaskOverlong(Node):
@@ -33,6 +43,11 @@ class MaskOverlong(Node):
     """
 
     kind: Literal["mask"] = "mask"
+    source: ClassVar[str] = "overlong filtering DAPO arXiv:2503.14476 Sec. 3.4"
+
+    def formula(self) -> str:
+        """The rule."""
+        return "score; truncated completions leave the loss"
 
 
 class SoftOverlong(Node):
@@ -45,6 +60,14 @@ class SoftOverlong(Node):
     """The penalty at the limit, in units of reward. The paper: 1, with rewards of +1 and -1."""
     mask_truncated: bool = False
     """Also take truncated completions out of the loss."""
+    source: ClassVar[str] = "soft overlong punishment DAPO arXiv:2503.14476 Eq. 13"
+
+    def formula(self) -> str:
+        """The reward with its numbers."""
+        ramp = (
+            f"score - {self.penalty:g} ramp over the last {100 * self.cache_frac:g} % of max_tokens"
+        )
+        return ramp + ("; truncated completions leave the loss" if self.mask_truncated else "")
 
 
 Overlong = Annotated[

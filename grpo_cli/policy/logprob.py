@@ -26,32 +26,43 @@ class _ChosenLogprob(torch.autograd.Function):
         bias_V: Tensor | None,
         ids_T: Tensor,
         temperature: float,
+        entropy_grad: bool,
     ) -> tuple[Tensor, Tensor]:
         needs_grad = ctx.needs_input_grad[0]  # type: ignore[attr-defined]
         chunk = max(1, _CHUNK_LOGITS // weight_VD.shape[0])
         parts: list[tuple[Tensor, Tensor]] = []
         grads: list[Tensor] = []
+        entropy_grads: list[Tensor] = []
         for hidden, ids in zip(hidden_TD.split(chunk), ids_T.split(chunk), strict=True):
             logits = upcast(F.linear(hidden, weight_VD, bias_V)) / temperature
             logp = logits.log_softmax(-1)
             prob = logp.exp()
-            parts.append((logp.gather(-1, ids[:, None])[:, 0], -(prob * logp).sum(-1)))
+            entropy = -(prob * logp).sum(-1)
+            parts.append((logp.gather(-1, ids[:, None])[:, 0], entropy))
             if needs_grad:
                 mean = prob.to(weight_VD.dtype) @ weight_VD
                 grads.append((weight_VD[ids] - mean) / temperature)
+                if entropy_grad:
+                    slope = -prob * (logp + entropy[:, None])
+                    entropy_grads.append(slope.to(weight_VD.dtype) @ weight_VD / temperature)
         if needs_grad:
-            ctx.save_for_backward(torch.cat(grads))
+            saved = [torch.cat(part) for part in (grads, entropy_grads) if part]
+            ctx.save_for_backward(*saved)
         logp_T = torch.cat([logp for logp, _ in parts])
         entropy_T = torch.cat([entropy for _, entropy in parts])
-        ctx.mark_non_differentiable(entropy_T)
+        if not entropy_grad:
+            ctx.mark_non_differentiable(entropy_T)
         return logp_T, entropy_T
 
     @staticmethod
     def backward(
-        ctx: torch.autograd.function.FunctionCtx, grad_T: Tensor, _: Tensor
-    ) -> tuple[Tensor, None, None, None, None]:
-        (unit_TD,) = ctx.saved_tensors  # type: ignore[attr-defined]
-        return unit_TD * grad_T[:, None].to(unit_TD.dtype), None, None, None, None
+        ctx: torch.autograd.function.FunctionCtx, grad_T: Tensor, entropy_grad_T: Tensor
+    ) -> tuple[Tensor, None, None, None, None, None]:
+        unit_TD, *slope = ctx.saved_tensors  # type: ignore[attr-defined]
+        grad_TD = unit_TD * grad_T[:, None].to(unit_TD.dtype)
+        if slope:
+            grad_TD = grad_TD + slope[0] * entropy_grad_T[:, None].to(unit_TD.dtype)
+        return grad_TD, None, None, None, None, None
 
 
 def upcast(logits: Tensor) -> Tensor:
@@ -60,7 +71,12 @@ def upcast(logits: Tensor) -> Tensor:
 
 
 def chosen_logprob(
-    hidden_TD: Tensor, head: torch.nn.Linear, ids_T: Tensor, temperature: float
+    hidden_TD: Tensor,
+    head: torch.nn.Linear,
+    ids_T: Tensor,
+    temperature: float,
+    *,
+    entropy_grad: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """Log-probability of each chosen token and entropy of its distribution, both (T,), in nats.
 
@@ -69,9 +85,11 @@ def chosen_logprob(
         head: the frozen vocabulary projection. Its own gradient is not computed.
         temperature: logits are divided by it first, as the sampler does.
 
-    The entropy carries no gradient.
+        entropy_grad: whether the entropy carries a gradient, which costs one more projection.
     """
     if not len(ids_T):
         return hidden_TD.new_zeros(0), hidden_TD.new_zeros(0)
-    logp_T, entropy_T = _ChosenLogprob.apply(hidden_TD, head.weight, head.bias, ids_T, temperature)  # type: ignore[no-untyped-call]
+    logp_T, entropy_T = _ChosenLogprob.apply(
+        hidden_TD, head.weight, head.bias, ids_T, temperature, entropy_grad
+    )  # type: ignore[no-untyped-call]
     return logp_T, entropy_T

@@ -79,6 +79,13 @@ class Policy:
         self.peft.eval()
         self._active = None
 
+    def copy_adapter(self, source: str, target: str) -> None:
+        """Give one adapter the weights of another of the same shape."""
+        into = self.parameters(target)
+        with torch.no_grad():
+            for name, parameter in self.parameters(source).items():
+                into[name].copy_(parameter)
+
     def parameters(self, adapter: str) -> dict[str, torch.nn.Parameter]:
         """The trainable parameters of one adapter, by name without the adapter's own name."""
         assert self.peft is not None
@@ -110,6 +117,8 @@ class Policy:
         prompts: Sequence[tuple[int, ...]],
         completions: Sequence[tuple[int, ...]],
         temperature: float,
+        *,
+        entropy_grad: bool = False,
     ) -> tuple[Tensor, Tensor]:
         """Log-probability (with gradient, if enabled) and entropy of every completion token, (T,).
 
@@ -126,7 +135,9 @@ class Policy:
         ids_T = torch.tensor([t for c in completions for t in c], device=self.device)
         with self.using(adapter):
             hidden = self.body(input_ids=ids, use_cache=False).last_hidden_state
-        return chosen_logprob(hidden[row_T, position_T], self.head, ids_T, temperature)
+        return chosen_logprob(
+            hidden[row_T, position_T], self.head, ids_T, temperature, entropy_grad=entropy_grad
+        )
 
     def render(self, messages: Sequence[Message]) -> tuple[int, ...]:
         """Prompt token ids of a chat, up to where the assistant starts to write."""

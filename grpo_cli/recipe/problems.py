@@ -156,6 +156,8 @@ def _unknown(path: Path, tree: Tree) -> Problem:
             f"`{key}` belongs to kind {' and '.join(owners)}; this recipe has "
             f"`{kind_node.value}`, set at {origin(kind_node.span)}"
         )
+    elif ":" in key:
+        hint = "YAML wants a space after the colon"
     elif key == "<<":
         hint = "YAML merge keys are not supported; use `extends`"
     elif homes:  # right spelling, wrong place: surer than a similar word

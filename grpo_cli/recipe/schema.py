@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Union
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Union
 
 from pydantic import Field, model_validator
 
@@ -16,6 +16,8 @@ from grpo_cli.config import Node
 from grpo_cli.objective.advantage import Advantage
 from grpo_cli.objective.aggregate import Aggregate, SeqMean
 from grpo_cli.objective.base import Objective
+from grpo_cli.objective.correction import CorrectionSettings, NoCorrection
+from grpo_cli.objective.entropy import Entropy, NoEntropy
 from grpo_cli.objective.kinds import objective_kinds
 from grpo_cli.objective.kl import Kl
 from grpo_cli.objective.shaping import NoOverlong, Overlong
@@ -29,21 +31,54 @@ else:
     )
 
 
-class NoFilter(Node):
+class _Filter(Node):
+    pass_rate_ceiling: float | None = Field(None, gt=0, le=1)
+    """Leave out prompts whose group passed at this rate or above when they were last sampled
+    (ScaleRL's no-positive-resampling: 0.9)."""
+
+    def _with_ceiling(self, rule: str) -> str:
+        ceiling = self.pass_rate_ceiling
+        return rule if ceiling is None else f"{rule}; prompts passed at {ceiling:g} or above rest"
+
+
+class NoFilter(_Filter):
     """Every group trains, also those without contrast (their advantage is 0)."""
 
     kind: Literal["none"] = "none"
+    source: ClassVar[str] = ""
+
+    def formula(self) -> str:
+        """The rule."""
+        return self._with_ceiling("every group")
 
 
-class DynamicSampling(Node):
+class ZeroVariance(_Filter):
+    """Drop groups without contrast and train on the rest, without refill (ScaleRL)."""
+
+    kind: Literal["zero_variance"] = "zero_variance"
+    source: ClassVar[str] = "ScaleRL arXiv:2510.13786"
+
+    def formula(self) -> str:
+        """The rule."""
+        return self._with_ceiling("groups with 0 < #right < G, no refill")
+
+
+class DynamicSampling(_Filter):
     """Keep only groups with contrast and sample more prompts until the batch is full. DAPO 3.2."""
 
     kind: Literal["dynamic_sampling"] = "dynamic_sampling"
     max_rounds: int = Field(10, ge=1)
     """Most sampling rounds per step; after that the step trains on the groups it has."""
+    source: ClassVar[str] = "DAPO arXiv:2503.14476 Eq. 11"
+
+    def formula(self) -> str:
+        """The rule with its numbers."""
+        return self._with_ceiling(
+            f"groups with 0 < #right < G, refilled in up to {self.max_rounds} rounds"
+        )
 
 
-Filter = Annotated[NoFilter | DynamicSampling, Field(discriminator="kind")]
+Filter = Annotated[NoFilter | ZeroVariance | DynamicSampling, Field(discriminator="kind")]
 
 
 class Model(Node):
@@ -165,6 +200,8 @@ class Recipe(Node):
     advantage: Advantage = Advantage()
     aggregate: Aggregate = SeqMean()
     kl: Kl = Kl()
+    correction: CorrectionSettings = NoCorrection()
+    entropy: Entropy = NoEntropy()
     overlong: Overlong = NoOverlong()
     filter: Filter = NoFilter()
 
@@ -180,6 +217,27 @@ class Recipe(Node):
     learner: Learner = Learner()
     eval: Eval
     checkpoint: Checkpoint = Checkpoint()
+
+    @model_validator(mode="after")
+    def _correction_fits_objective(self) -> Recipe:
+        weighs = self.correction.kind not in ("none", "opsm")
+        if self.correction.bypass and weighs and self.objective.kind != "reinforce":
+            raise ValueError(
+                f"correction.bypass makes the ratio of objective `{self.objective.kind}` policy / "
+                f"sampler already; correction `{self.correction.kind}` would weigh it twice: use "
+                "kind `none`, or objective.kind `reinforce`"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _mean_scale_needs_rewards_above_zero(self) -> Recipe:
+        penalised = self.overlong.kind in ("hard", "soft") or self.kl.in_reward
+        if self.advantage.scale == "mean" and penalised:
+            raise ValueError(
+                "advantage.scale `mean` divides by the group's mean reward, which a length penalty "
+                "or a KL in the reward can push below 0: every advantage would change its sign"
+            )
+        return self
 
     @model_validator(mode="after")
     def _minibatches_have_groups(self) -> Recipe:
@@ -206,6 +264,27 @@ class Recipe(Node):
 
 
 ALGORITHM_KEYS = frozenset(
-    {"summary", "setup", "objective", "advantage", "aggregate", "kl", "overlong", "filter", "optim"}
+    {
+        "summary",
+        "setup",
+        "objective",
+        "advantage",
+        "aggregate",
+        "kl",
+        "correction",
+        "entropy",
+        "overlong",
+        "filter",
+        "optim",
+    }
 )
 SETUP_KEYS = frozenset(Recipe.model_fields) - ALGORITHM_KEYS | {"summary", "optim"}
+
+
+def use_objectives() -> None:
+    """Let recipes name the objectives that were defined since this module was imported."""
+    objective_kinds.cache_clear()
+    field = Recipe.model_fields["objective"]
+    field.annotation = Union[objective_kinds()]  # type: ignore[assignment]  # noqa: UP007
+    field.discriminator = "kind"
+    Recipe.model_rebuild(force=True)

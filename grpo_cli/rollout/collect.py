@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from grpo_cli.objective.shaping import length_penalty
-from grpo_cli.recipe.schema import DynamicSampling, Recipe
+from grpo_cli.recipe.schema import DynamicSampling, NoFilter, Recipe
 from grpo_cli.rollout.engine import Engine, Request
 from grpo_cli.seeds import data_index, sample_seed
 from grpo_cli.tasks import Task
@@ -27,6 +27,8 @@ class Demand:
     run_seed: int
     step: int
     recipe: Recipe
+    solved: frozenset[str] = frozenset()
+    """Prompts that `filter.pass_rate_ceiling` leaves out."""
     kept: list[ScoredGroup] = field(default_factory=list)
     dropped: list[ScoredGroup] = field(default_factory=list)
     rounds: int = 0
@@ -54,21 +56,24 @@ class Demand:
         in the same order for every arm.
         """
         if self._prompts is None:
-            self._prompts = schedule(self.recipe, self.run_seed, self.step, task)
+            self._prompts = schedule(self.recipe, self.run_seed, self.step, task, self.solved)
         made = len(self.kept) + len(self.dropped)
         share = max(len(self.kept) / made, 0.25) if made else 1.0
         count = min(math.ceil(self.missing / share), self.recipe.sampling.prompts_per_step)
         return list(islice(self._prompts, count))
 
 
-def schedule(recipe: Recipe, run_seed: int, step: int, task: Task) -> Iterator[Prompt]:
+def schedule(
+    recipe: Recipe, run_seed: int, step: int, task: Task, solved: frozenset[str] = frozenset()
+) -> Iterator[Prompt]:
     """The prompts that a step may use, without repeats: its own batch, then the refill stream.
 
     The own batch walks through the data epoch by epoch whatever the filter is, so arms with and
-    without dynamic sampling see the same first prompts; refills come from an order of their own.
+    without dynamic sampling see the same first prompts; refills, and what stands in for `solved`
+    prompts, come from an order of their own.
     """
     batch = recipe.sampling.prompts_per_step
-    seen: set[str] = set()
+    seen = set(solved)
 
     def fresh(stream: str, start: int, count: int) -> Iterator[Prompt]:
         for position in range(start, start + count):
@@ -82,6 +87,8 @@ def schedule(recipe: Recipe, run_seed: int, step: int, task: Task) -> Iterator[P
     if isinstance(recipe.filter, DynamicSampling):
         room = recipe.filter.max_rounds * batch
         yield from fresh("refill", (step - 1) * room, room)
+    elif recipe.filter.pass_rate_ceiling is not None:
+        yield from fresh("refill", (step - 1) * batch, batch)
 
 
 def collect(
@@ -125,7 +132,7 @@ def collect(
             size = demand.recipe.sampling.group_size
             group = RolloutGroup(prompt, prompt_ids, tuple(islice(completions, size)))
             scored = score(group, demand.recipe, verify)
-            keep = not isinstance(demand.recipe.filter, DynamicSampling) or has_contrast(scored)
+            keep = isinstance(demand.recipe.filter, NoFilter) or has_contrast(scored)
             (demand.kept if keep and demand.missing > 0 else demand.dropped).append(scored)
         scored_at = time.perf_counter()
         for demand in waiting:
@@ -157,6 +164,12 @@ def has_contrast(scored: ScoredGroup) -> bool:
     Judged on correctness, before shaping: a group that differs in length alone is no signal.
     """
     return len({v.score for v in scored.verdicts if not v.missing}) > 1
+
+
+def pass_rate(scored: ScoredGroup) -> float:
+    """Mean score of the group's verdicts, NaN without any."""
+    scores = [v.score for v in scored.verdicts if not v.missing]
+    return sum(scores) / len(scores) if scores else math.nan
 
 
 def is_truncated(completion: Completion) -> bool:

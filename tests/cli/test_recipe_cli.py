@@ -145,19 +145,19 @@ def test_validate_reports_every_problem_of_every_file(tmp_path: Path) -> None:
 
 
 def test_an_error_under_json_is_one_object_on_stderr() -> None:
-    done = grpo("recipe", "show", "dappo", "--json")
+    done = grpo("recipe", "show", "dapoo", "--json")
     assert (done.returncode, done.stdout) == (2, "")
     assert json.loads(done.stderr)["errors"][0]["hint"] == "did you mean `dapo`?"
 
 
 def test_colour_and_traceback_only_when_asked() -> None:
     env = {"FORCE_COLOR": "1"}
-    assert "\x1b[" in grpo("recipe", "show", "dappo", env=env).stderr
-    plain = grpo("recipe", "show", "dappo", env={**env, "NO_COLOR": "1", "GRPO_TRACEBACK": "1"})
+    assert "\x1b[" in grpo("recipe", "show", "dapoo", env=env).stderr
+    plain = grpo("recipe", "show", "dapoo", env={**env, "NO_COLOR": "1", "GRPO_TRACEBACK": "1"})
     assert "\x1b" not in plain.stderr.split("error[GR107]")[1]
     assert "Traceback" in plain.stderr
     assert plain.returncode == 2
-    assert "Traceback" in grpo("--traceback", "recipe", "show", "dappo").stderr
+    assert "Traceback" in grpo("--traceback", "recipe", "show", "dapoo").stderr
 
 
 def test_a_closed_pipe_ends_quietly() -> None:

@@ -47,7 +47,7 @@ def test_refused_before_anything_is_loaded(
 
 
 def test_unknown_recipe(tmp_path: Path) -> None:
-    refused(grpo("train", "dappo", cwd=tmp_path), "GR107", "did you mean `dapo`")
+    refused(grpo("train", "dapoo", cwd=tmp_path), "GR107", "did you mean `dapo`")
     refused(grpo("train", "my/own.yaml", cwd=tmp_path), "GR107", "my/own.yaml")
 
 

@@ -10,8 +10,7 @@ import torch
 from grpo_cli.objective.advantage import Advantage, advantages
 from grpo_cli.objective.aggregate import Constant, SeqMean, TokenMean, weights
 from grpo_cli.objective.kinds.clip import Clip
-from grpo_cli.objective.kl import Kl
-from grpo_cli.objective.loss import weighted_loss
+from grpo_cli.objective.loss import Parts, weighted_loss
 from grpo_cli.objective.shaping import (
     HardOverlong,
     MaskOverlong,
@@ -82,7 +81,7 @@ def loss_of(settings: SeqMean | TokenMean | Constant, max_tokens: int = 4) -> fl
     logp_T = f64(-1, -1, -1, -1)
     tokens = Tokens(logp_T, logp_T, f64(1, -1), torch.tensor([0, 1, 1, 1]), torch.tensor([1, 3]))
     weight_N = weights(torch.tensor([1, 3]), settings, max_tokens)
-    return weighted_loss(Clip(), Kl(), tokens, None, weight_N)[0].item()
+    return weighted_loss(Parts(Clip()), tokens, weight_N=weight_N)[0].item()
 
 
 @pytest.mark.parametrize(
@@ -111,7 +110,7 @@ def test_nothing_to_train_on_is_weight_zero(settings: SeqMean | TokenMean | Cons
 def test_an_infinite_token_outside_the_loss_does_not_reach_it() -> None:
     logp_T = torch.tensor([-1.0, -math.inf], dtype=torch.float64, requires_grad=True)
     tokens = Tokens(logp_T, f64(-1, -1), f64(1, 1), torch.tensor([0, 1]), torch.tensor([1, 1]))
-    loss, _ = weighted_loss(Clip(), Kl(), tokens, None, f64(1, 0))
+    loss, _ = weighted_loss(Parts(Clip()), tokens, weight_N=f64(1, 0))
     assert loss.item() == -1
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from grpo_cli.errors import GrpoError, Problem
+from grpo_cli.objective.kinds.clip import Clip
 from grpo_cli.recipe import locate
 from grpo_cli.recipe.load import (
     Absent,
@@ -97,7 +98,7 @@ def test_every_algorithm_runs_with_every_setup(name: str) -> None:
 def test_the_papers_settings() -> None:
     grpo, dapo, dr_grpo = (load(name).recipe for name in ("grpo", "dapo", "dr_grpo"))
     for recipe, high in ((grpo, 0.2), (dapo, 0.28), (dr_grpo, 0.2)):
-        assert recipe.objective.model_dump() == {"kind": "clip", "low": 0.2, "high": high}
+        assert recipe.objective == Clip(low=0.2, high=high)
     assert (grpo.kl.beta, dapo.kl.beta, dr_grpo.kl.beta) == (0.04, 0.0, 0.0)
     assert [r.aggregate.kind for r in (grpo, dapo, dr_grpo)] == [
         "seq_mean",
@@ -144,7 +145,7 @@ def test_an_installed_wheel_uses_its_own_data(
 @pytest.mark.parametrize(
     ("typed", "hint"),
     [
-        ("dappo", "did you mean `dapo`?"),
+        ("dapoo", "did you mean `dapo`?"),
         ("recipes/dapo.yaml", "`dapo` is a shipped recipe: use its name, `dapo`"),
         ("dapo.yaml", "`dapo` is a shipped recipe: use its name, `dapo`"),
         ("tiny", "`tiny` is a setup: use `--setup tiny` with a recipe"),
@@ -213,7 +214,7 @@ def test_mappings_merge_and_other_values_replace(here: Folder) -> None:
         "lora.targets=[c]",
     )
     recipe = loaded.recipe
-    assert recipe.objective.model_dump() == {"kind": "clip", "low": 0.1, "high": 0.3}
+    assert recipe.objective == Clip(low=0.1, high=0.3)
     assert recipe.optim.betas == (0.8, 0.9)
     assert recipe.optim.lr == 1e-3
     assert recipe.lora.targets == ("c",)
@@ -384,16 +385,22 @@ def test_all_problems_of_all_files_in_file_order(here: Folder) -> None:
         ("optim: {betas: [1, 1, 1]}", "GR102", 16, "at most 2 entries", None),
         ("kl: 0.1", "GR102", 5, "`kl` must be a mapping of keys, but is 0.1", None),
         ("kl:", "GR102", 4, "`kl` must be a mapping of keys, but is null", None),
-        ("kl: {kind: k33}", "GR102", 12, "`kl.kind` must be `k3`", "did you mean `k3`?"),
+        (
+            "kl: {kind: k33}",
+            "GR102",
+            12,
+            "`kl.kind` must be one of `k1_reward`, `k2`, `k3`",
+            "did you mean `k3`?",
+        ),
         (
             "filter: {kind: dynamic}",
             "GR102",
             16,
-            "`none`, `dynamic_sampling`",
+            "`none`, `zero_variance`, `dynamic_sampling`",
             "`dynamic_sampling`",
         ),
         ("filter: {max_rounds: 3}", "GR103", 1, "`filter.kind` is missing", "`none`"),
-        ("advantage: {scale: grop}", "GR102", 20, "`group`, `batch`, `none`", "`group`"),
+        ("advantage: {scale: grop}", "GR102", 20, "`group`, `batch`, `batch_centred`", "`group`"),
         ("overlong: {mask_truncated: no}", "GR102", 28, "must be true or false", None),
         ("setup: 3", "GR102", 8, "`setup` must be text, but is 3", None),
         ("extends: {a: 1}", "GR102", 10, "`extends` must be a file name or a list", None),

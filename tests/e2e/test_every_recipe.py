@@ -1,0 +1,77 @@
+"""Every shipped recipe trains: two steps each, in this process (the libraries load once)."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from grpo_cli.cli.app import app
+from grpo_cli.progress import Progress
+from grpo_cli.recipe import locate
+from grpo_cli.types import StepRecord
+from tests.e2e.conftest import fingerprint
+
+QUICK = ("optim.steps=2", "eval.every=0", "eval.num_questions=5", "eval.samples_per_question=2")
+
+
+@pytest.mark.parametrize("name", locate.recipe_names())
+def test_a_shipped_recipe_trains(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "none")
+    sets = [part for one in QUICK for part in ("--set", one)]
+    path = str(locate.recipes_dir() / f"{name}.yaml")
+    done = CliRunner().invoke(app, ["train", path, "--json", "--runs-dir", str(tmp_path), *sets])
+    assert done.exit_code == 0, done.output
+    lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    steps = [line["scalars"] for line in lines if line["type"] == "step"][1:]
+    assert len(steps) == 2
+    for scalars in steps:
+        assert scalars["optim/updates"] >= 1
+        assert scalars["optim/nonfinite"] == 0
+        assert math.isfinite(scalars["loss/total"])
+        assert scalars["optim/grad_norm"] > 0
+        assert 0.5 < scalars["ratio/p50"] < 2
+        # The weights of all trainable tokens add up to 1, except where the formula has a constant.
+        if name not in ("dr_grpo", "reinforce", "dppo", "rloo"):
+            assert scalars["loss/weight_sum"] == pytest.approx(1)
+
+
+def test_state_beyond_weights_survives_an_interruption(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A renewed reference policy and the list of solved prompts come back with the checkpoint."""
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "none")
+    sets = [
+        *("optim.steps=5", "eval.every=0", "eval.num_questions=4", "eval.samples_per_question=2"),
+        *("sampling.prompts_per_step=4", "sampling.group_size=4", "checkpoint.every=2"),
+        "kl={beta: 0.1, kind: k3, refresh_every: 2}",
+        "filter={kind: zero_variance, pass_rate_ceiling: 0.5}",
+    ]
+    arguments = [part for one in sets for part in ("--set", one)]
+
+    def train(root: Path) -> tuple[int, dict[str, object]]:
+        args = ["train", "grpo", "-q", "--runs-dir", str(root), *arguments]
+        done = CliRunner().invoke(app, args)
+        (run,) = root.glob("*/*/s*")
+        return done.exit_code, fingerprint(run)
+
+    code, want = train(tmp_path / "whole")
+    assert code == 0
+    with monkeypatch.context() as patch:
+        record = Progress.record
+
+        def interrupted(self: Progress, arm: object, step: StepRecord) -> None:
+            record(self, arm, step)
+            if step.step == 3:
+                raise KeyboardInterrupt
+
+        patch.setattr(Progress, "record", interrupted)
+        assert train(tmp_path / "cut")[0] != 0
+    code, got = train(tmp_path / "cut")
+    assert code == 0
+    assert got == want
