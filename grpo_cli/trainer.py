@@ -255,6 +255,7 @@ def _batch_scalars(batch: Batch | None) -> dict[str, float]:
         "loss/tokens": int(batch.length_N.sum()),
         "loss/sequences": int(trained_N.sum()),
         "loss/masked_sequences": int((~trained_N).sum()),
+        "loss/masked_tokens": int((batch.full_length_N - batch.length_N).sum()),
         "group/effective": len(batch.prompt_N[trained_N & (batch.adv_N != 0)].unique()),
         "advantage/mean": _mean(adv_N.tolist()),
         "advantage/std": float(adv_N.std()) if len(adv_N) > 1 else float("nan"),

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from grpo_cli.objective.advantage import advantages
-from grpo_cli.objective.aggregate import weights
+from grpo_cli.objective.aggregate import denominator, weights
 from grpo_cli.objective.correction import GeoRs, correct, effective_sample_size
 from grpo_cli.objective.entropy import EntropyBonus, TopQuantile
 from grpo_cli.objective.kl import kl_estimate
@@ -217,7 +217,16 @@ class _Learner:
         with torch.no_grad():
             for rows in self._micro_batches(inert):
                 loss += float(self._share(rows, weight_N, num_tokens, threshold, first_pass))
-        self.result.add({"loss/weight_sum": Metric(float((weight_N * length_N).sum()), 1)})
+        counted_N = full_length_N if recipe.aggregate.masked_in_denominator else length_N
+        divisor = denominator(
+            counted_N, recipe.aggregate, recipe.sampling.max_tokens, prompt_N=batch.prompt_N
+        )
+        self.result.add(
+            {
+                "loss/weight_sum": Metric(float((weight_N * length_N).sum()), 1),
+                "loss/denominator": Metric(divisor, 1),
+            }
+        )
         if not any(batch.length_N[n] for n in active):
             self.result.without_signal += 1
             return

@@ -100,28 +100,47 @@ def weights(
         lengths [1, 3]: seq_mean [1/2, 1/6], token_mean [1/4, 1/4], constant with 4: [1/8, 1/8],
         seq_sum [1/2, 1/2]
     """
-    import torch
-
     trained_N = length_N > 0
     counted_N = length_N
     if settings.masked_in_denominator:
         assert full_length_N is not None, "masked_in_denominator needs the full lengths"
         counted_N = full_length_N
     counted_N = counted_N.double()
-    num_sequences = (counted_N > 0).sum().clamp(min=1)
+    count = denominator(counted_N, settings, max_tokens, prompt_N=prompt_N)
     if isinstance(settings, SeqMean):
-        weight_N = 1 / (num_sequences * counted_N.clamp(min=1))
-    elif isinstance(settings, TokenMean):
-        weight_N = (1 / counted_N.sum().clamp(min=1)).expand_as(counted_N)
+        weight_N = 1 / (count * counted_N.clamp(min=1))
     elif isinstance(settings, PromptMean):
-        assert prompt_N is not None, "prompt_mean needs the groups"
-        tokens_P = torch.zeros(int(prompt_N.max()) + 1, dtype=torch.float64)
-        tokens_P = tokens_P.index_add(0, prompt_N.cpu(), counted_N.cpu()).to(counted_N.device)
-        num_prompts = (tokens_P > 0).sum().clamp(min=1)
-        weight_N = 1 / (num_prompts * tokens_P[prompt_N].clamp(min=1))
+        weight_N = 1 / (count * _prompt_tokens(counted_N, prompt_N)[prompt_N].clamp(min=1))
     else:
-        length = 1
-        if isinstance(settings, Constant):
-            length = max_tokens if settings.length is None else settings.length
-        weight_N = (1 / (num_sequences * length)).expand_as(counted_N)
+        weight_N = counted_N.new_full(counted_N.shape, 1 / count)
     return weight_N * trained_N
+
+
+def denominator(
+    counted_N: Tensor,
+    settings: AnyAggregate,
+    max_tokens: int,
+    *,
+    prompt_N: Tensor | None = None,
+) -> float:
+    """What the sum over the step is divided by: sequences, tokens or prompts that count; at least 1.
+
+    For seq_mean and prompt_mean it divides means, for the others sums of token losses.
+    """
+    sequences = int((counted_N > 0).sum())
+    if isinstance(settings, TokenMean):
+        count = int(counted_N.sum())
+    elif isinstance(settings, PromptMean):
+        count = int((_prompt_tokens(counted_N, prompt_N) > 0).sum())
+    elif isinstance(settings, Constant):
+        count = sequences * (max_tokens if settings.length is None else settings.length)
+    else:
+        count = sequences
+    return float(max(count, 1))
+
+
+def _prompt_tokens(counted_N: Tensor, prompt_N: Tensor | None) -> Tensor:
+    """Tokens of each prompt's sequences together, shape (P,)."""
+    assert prompt_N is not None, "prompt_mean needs the groups"
+    tokens_P = counted_N.new_zeros(int(prompt_N.max()) + 1)
+    return tokens_P.index_add(0, prompt_N, counted_N)

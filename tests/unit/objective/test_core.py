@@ -8,7 +8,15 @@ import pytest
 import torch
 
 from grpo_cli.objective.advantage import Advantage, advantages
-from grpo_cli.objective.aggregate import Constant, SeqMean, TokenMean, weights
+from grpo_cli.objective.aggregate import (
+    Constant,
+    PromptMean,
+    SeqMean,
+    SeqSum,
+    TokenMean,
+    denominator,
+    weights,
+)
 from grpo_cli.objective.kinds.clip import Clip
 from grpo_cli.objective.loss import Parts, weighted_loss
 from grpo_cli.objective.shaping import (
@@ -138,3 +146,14 @@ def test_length_penalties() -> None:
     assert masks_truncated(MaskOverlong())
     assert masks_truncated(SoftOverlong(mask_truncated=True))
     assert not masks_truncated(SoftOverlong())
+
+
+@pytest.mark.parametrize(
+    ("settings", "want"),
+    [(SeqMean(), 2), (TokenMean(), 4), (Constant(length=4), 8), (SeqSum(), 2), (PromptMean(), 1)],
+)
+def test_the_denominator_is_what_the_formula_divides_by(
+    settings: SeqMean | TokenMean | Constant | SeqSum | PromptMean, want: float
+) -> None:
+    counted_N, prompt_N = torch.tensor([1, 3, 0]), torch.tensor([0, 0, 1])
+    assert denominator(counted_N, settings, 4, prompt_N=prompt_N) == want
