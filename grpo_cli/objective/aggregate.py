@@ -123,7 +123,7 @@ def denominator(
     *,
     prompt_N: Tensor | None = None,
 ) -> float:
-    """What the sum over the step is divided by: sequences, tokens or prompts that count; at least 1.
+    """What the step is divided by: sequences, tokens or prompts that count; at least 1.
 
     For seq_mean and prompt_mean it divides means, for the others sums of token losses.
     """
