@@ -23,6 +23,9 @@ from grpo_cli.track import MirrorResult, default_uri, start_mirror
 from grpo_cli.types import RunStatus
 from grpo_cli.verify.load import LoadedVerifier, load_verifier
 
+_TRACKER_PATIENCE_S = 15.0
+"""Longest wait at the end for a tracker that makes progress; one that does not gets about 3 s."""
+
 
 @dataclass(frozen=True, slots=True)
 class Launch:
@@ -122,6 +125,7 @@ def _train(job: Launch, run: RunDir, verifier: LoadedVerifier, progress: Progres
     mirror = None if uri == "none" else start_mirror(run.path, uri)
     start = time.monotonic()
     status = RunStatus.FAILED
+    patience_s = _TRACKER_PATIENCE_S
     try:
         with _interrupts(progress) as stop:
             status = train([arm], world, progress, stop.is_set)
@@ -130,9 +134,12 @@ def _train(job: Launch, run: RunDir, verifier: LoadedVerifier, progress: Progres
     except GrpoError as problem:
         run.set_status(RunStatus.FAILED, reason=str(problem))
         raise
+    except KeyboardInterrupt:
+        patience_s = 0.0  # whoever interrupts twice does not want to wait
+        raise
     finally:
         progress.phase("waiting for the tracker")
-        result = mirror.finish() if mirror else None
+        result = mirror.finish(patience_s) if mirror else None
     return Outcome(status, run.path, train_s=train_s, mirror=result)
 
 

@@ -96,8 +96,8 @@ def test_another_seed_is_another_run_on_the_same_questions(whole_run: Path, tmp_
     assert asked[0] == asked[1]
 
 
-def interrupt(args: list[str], cwd: Path, step: int, number: int) -> subprocess.CompletedProcess:
-    """Start `grpo`, send it a signal when `step` is on record, wait for its end."""
+def interrupt(args: list[str], cwd: Path, step: int, *numbers: int) -> subprocess.CompletedProcess:
+    """Start `grpo`, send it signals when `step` is on record, wait for its end."""
     process = subprocess.Popen(
         [sys.executable, "-m", "grpo_cli", *args],
         cwd=cwd,
@@ -110,23 +110,29 @@ def interrupt(args: list[str], cwd: Path, step: int, number: int) -> subprocess.
     while time.monotonic() < deadline and process.poll() is None:
         found = list((cwd / "runs").glob("*/*/s*-*/metrics.jsonl"))
         if found and len(found[0].read_text().splitlines()) > step:
-            process.send_signal(number)
+            for number in numbers:
+                process.send_signal(number)
+                time.sleep(0.05)
             break
         time.sleep(0.02)
     out, err = process.communicate(timeout=60)
     return subprocess.CompletedProcess(args, process.returncode, out, err)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "numbers", [(signal.SIGINT,), (signal.SIGINT, signal.SIGINT), (signal.SIGKILL,)]
+)
 def test_an_interrupted_run_continues_to_the_same_bits(
-    whole_run: Path, tmp_path: Path, number: int
+    whole_run: Path, tmp_path: Path, numbers: tuple[int, ...]
 ) -> None:
-    stopped = interrupt(small_run(6), tmp_path, step=2, number=number)
+    stopped = interrupt(small_run(6), tmp_path, 2, *numbers)
     run = only_run(tmp_path)
-    if number == signal.SIGINT:
+    if signal.SIGINT in numbers:
         assert stopped.returncode == 130, stopped.stderr
+        assert "Traceback" not in stopped.stderr
         assert "finishing this step" in stopped.stderr
         assert json.loads((run / "run.json").read_text())["status"] == "stopped"
+    if numbers == (signal.SIGINT,):
         assert list((run / "checkpoints").iterdir()), "Ctrl-C saves"
     again = grpo(*small_run(6), cwd=tmp_path)
     assert again.returncode == 0, again.stderr
