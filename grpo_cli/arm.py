@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 
 from grpo_cli import checkpoint
+from grpo_cli.errors import error
 from grpo_cli.policy.policy import Policy
 from grpo_cli.policy.state import load_adapter, load_optimizer, save_adapter, save_optimizer
 from grpo_cli.recipe.schema import Recipe
@@ -110,10 +111,18 @@ class Arm:
             self.run.truncate_after(-1)
             return None
         self.run.truncate_after(found.step)
+        self.run.check_complete(found.step)
         load_adapter(found.path / "adapter", self._policy, self.adapter)
         load_optimizer(found.path / "optimizer.safetensors", self.optimizer, self._parameters)
         if self.reference:
             load_adapter(found.path / "reference", self._policy, self.reference)
-        self.progress = Progress(**found.state)
+        try:
+            self.progress = Progress(**found.state)
+        except TypeError as problem:
+            raise error(
+                "GR204",
+                f"the checkpoint of step {found.step} is of another version: {problem}",
+                hint="use the version that made it, or pass --restart to begin a new run",
+            ) from problem
         self.started = True
         return found.step

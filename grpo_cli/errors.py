@@ -33,6 +33,8 @@ CODES: dict[str, str] = {
     "GR209": "a command-line value cannot be used",
     "GR301": "training stopped: loss or gradient was not finite",
     "GR303": "the run could not be written",
+    "GR304": "the verifier gave no verdict at all",
+    "GR305": "out of memory",
     "GW401": "the policy ratio is always 1, so bounds on it do nothing",
     "GW402": "a sequence-level objective with token weighting",
     "GW403": "a sequence-level weight on long completions",

@@ -100,7 +100,7 @@ def paired_difference(before: Sequence[EvalRow], after: Sequence[EvalRow]) -> In
 def summarise(rows: Sequence[EvalRow]) -> dict[str, float]:
     """The `eval/*` scalars of a step record."""
     scores = scores_by_question(rows)
-    k = max((len(s) for s in scores.values()), default=0)
+    k = 1 + max((row.sample for row in rows), default=0)
     solved = [pass_at_k(len(s), sum(x >= 1 for x in s), k) for s in scores.values()]
     count = max(len(rows), 1)
     return {

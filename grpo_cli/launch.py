@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 
-from grpo_cli.errors import GrpoError
+from grpo_cli.errors import GrpoError, error
 from grpo_cli.policy.source import model_fingerprint
 from grpo_cli.progress import Progress
 from grpo_cli.recipe.load import Loaded
@@ -23,6 +23,7 @@ from grpo_cli.track import MirrorResult, default_uri, start_mirror
 from grpo_cli.types import RunStatus
 from grpo_cli.verify.load import LoadedVerifier, load_verifier
 
+_STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _TRACKER_PATIENCE_S = 15.0
 """Longest wait at the end for a tracker that makes progress; one that does not gets about 3 s."""
 
@@ -60,6 +61,13 @@ def launch(job: Launch, progress: Progress) -> Outcome:
         GrpoError: exit code 2 for what can be refused before training, 3 for a run that failed.
     """
     recipe = job.loaded.recipe
+    uri = job.tracking_uri or default_uri(job.root)
+    if uri.startswith("sqlite:") and "?" in str(job.root) and not job.tracking_uri:
+        raise error(
+            "GR202",
+            f"the runs folder {job.root} has a `?` in its path, which a SQLite address cannot hold",
+            hint="use another folder, or `--tracking-uri none`",
+        )
     verifier = load_verifier(recipe.verifier.name, verifiers_dir())
     run = RunDir.open(
         job.root,
@@ -79,22 +87,39 @@ def launch(job: Launch, progress: Progress) -> Outcome:
     )
     with run:
         if run.info.status is RunStatus.DONE:
+            run.check_complete(run.info.step)
             return Outcome(RunStatus.DONE, run.path, already_done=True)
         progress.header(job.loaded, job.seed, run.path)
         progress.phase("loading the model")
         try:
-            return _train(job, run, verifier, progress)
+            return _train(job, run, verifier, progress, uri)
         except GrpoError as problem:
-            run.set_status(RunStatus.FAILED, reason=str(problem))
+            if problem.exit_code == 2 and run.info.step < 0:
+                run.discard()  # refused before anything was done: nothing worth keeping
+            else:
+                run.set_status(RunStatus.FAILED, reason=str(problem))
             raise
         except KeyboardInterrupt:
             run.set_status(RunStatus.STOPPED, reason="interrupted")
+            raise
+        except Exception as problem:
+            run.set_status(RunStatus.FAILED, reason=f"{type(problem).__name__}: {problem}")
+            if type(problem).__name__ == "OutOfMemoryError":
+                raise error(
+                    "GR305",
+                    f"out of memory: {str(problem).splitlines()[0]}",
+                    hint="lower learner.micro_batch_tokens (the run goes on where it was) or "
+                    "engine.batch_rows",
+                    exit_code=3,
+                ) from problem
             raise
         finally:
             progress.close()
 
 
-def _train(job: Launch, run: RunDir, verifier: LoadedVerifier, progress: Progress) -> Outcome:
+def _train(
+    job: Launch, run: RunDir, verifier: LoadedVerifier, progress: Progress, uri: str
+) -> Outcome:
     import time
 
     from grpo_cli.arm import Arm
@@ -119,9 +144,9 @@ def _train(job: Launch, run: RunDir, verifier: LoadedVerifier, progress: Progres
     )
     arm = Arm(recipe, job.seed, run, policy, "arm0")
     resumed = arm.resume()
-    progress.begin(str(policy.device), resumed)
+    progress.begin(str(policy.device), resumed, run.path)
     run.set_status(RunStatus.RUNNING)
-    uri = job.tracking_uri or default_uri(job.root)
+    run.note_environment(policy.environment())
     mirror = None if uri == "none" else start_mirror(run.path, uri)
     start = time.monotonic()
     status = RunStatus.FAILED
@@ -131,9 +156,6 @@ def _train(job: Launch, run: RunDir, verifier: LoadedVerifier, progress: Progres
             status = train([arm], world, progress, stop.is_set)
         train_s = time.monotonic() - start
         run.set_status(status)
-    except GrpoError as problem:
-        run.set_status(RunStatus.FAILED, reason=str(problem))
-        raise
     except KeyboardInterrupt:
         patience_s = 0.0  # whoever interrupts twice does not want to wait
         raise
@@ -145,7 +167,7 @@ def _train(job: Launch, run: RunDir, verifier: LoadedVerifier, progress: Progres
 
 @contextmanager
 def _interrupts(progress: Progress) -> Iterator[threading.Event]:
-    """The first Ctrl-C or SIGTERM asks to stop after the step; the second leaves at once."""
+    """The first Ctrl-C, SIGTERM or hang-up stops after the step; the second leaves at once."""
     stop = threading.Event()
 
     def handle(number: int, frame: FrameType | None) -> None:
@@ -154,7 +176,7 @@ def _interrupts(progress: Progress) -> Iterator[threading.Event]:
         stop.set()
         progress.notice("finishing this step, then saving; interrupt again to leave at once")
 
-    previous = {s: signal.signal(s, handle) for s in (signal.SIGINT, signal.SIGTERM)}
+    previous = {s: signal.signal(s, handle) for s in _STOP_SIGNALS}
     try:
         yield stop
     finally:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import math
 import os
-from collections.abc import Iterator
+import shlex
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 from rich.console import Console
 from rich.text import Text
 
+from grpo_cli.errors import error
 from grpo_cli.evaluate import accuracy, paired_difference, summarise
 from grpo_cli.launch import Outcome
 from grpo_cli.progress import Style
@@ -19,15 +22,22 @@ from grpo_cli.stats import Interval
 from grpo_cli.types import EvalRow, RunStatus
 
 
-def show_outcome(outcome: Outcome, style: Style, recipe_name: str, seed: int) -> None:
+def show_outcome(outcome: Outcome, style: Style, command: Sequence[str], seed: int) -> None:
     """Print the summary to standard output: a table, one JSON object, or only the run's folder."""
     if style == "quiet":
         print(outcome.run)  # noqa: T201 this is the data
         return
     metrics = read_metrics(outcome.run)
     evals = [r.step for r in metrics if "eval/accuracy" in r.scalars]
-    before = read_eval(outcome.run, evals[0]) if evals else ()
-    after = read_eval(outcome.run, evals[-1]) if len(evals) > 1 else ()
+    try:
+        before = read_eval(outcome.run, evals[0]) if evals else ()
+        after = read_eval(outcome.run, evals[-1]) if len(evals) > 1 else ()
+    except FileNotFoundError as problem:
+        raise error(
+            "GR204",
+            f"{problem.filename} is missing",
+            hint="put it back, or pass --restart to begin a new run",
+        ) from problem
     if style == "json":
         print(json.dumps(_as_json(outcome, before, after, evals)))  # noqa: T201 this is the data
         return
@@ -39,7 +49,7 @@ def show_outcome(outcome: Outcome, style: Style, recipe_name: str, seed: int) ->
     last = metrics[-1].scalars if metrics else {}
     for label, value in _rows(outcome, before, after, evals, last):
         out.print(Text(f"{label:<16} {value}"), soft_wrap=True)
-    for line in _next_commands(outcome, recipe_name, seed):
+    for line in _next_commands(outcome, command, seed):
         out.print(Text(line, style="dim"), soft_wrap=True)
 
 
@@ -68,28 +78,42 @@ def _rows(
             f"{new['eval/unparsed_frac']:.1%}   tokens {old['eval/mean_length']:.1f} → "
             f"{new['eval/mean_length']:.1f}",
         )
+        if new["eval/verifier_error_frac"] > 0:
+            yield "verifier failed", f"on {new['eval/verifier_error_frac']:.1%} of the answers"
     if outcome.train_s:
         yield (
             "training",
-            f"{outcome.train_s:.0f} s, {last.get('progress/tokens_generated', 0):,.0f} tokens "
-            f"sampled over {last.get('progress/prompts_seen', 0):,.0f} prompts",
+            f"{outcome.train_s:.0f} s with evaluation; in all "
+            f"{last.get('progress/tokens_generated', 0):,.0f} tokens sampled over "
+            f"{last.get('progress/prompts_seen', 0):,.0f} prompts",
         )
     yield "run folder", str(_shown(outcome.run))
     if outcome.mirror:
         yield "MLflow", outcome.mirror.summary
 
 
-def _next_commands(outcome: Outcome, recipe_name: str, seed: int) -> list[str]:
+def _next_commands(outcome: Outcome, command: Sequence[str], seed: int) -> list[str]:
     if outcome.status is RunStatus.STOPPED:
         return []
-    other = "dapo" if Path(recipe_name).stem != "dapo" else "dr_grpo"
     return [
         "",
         "This is one seed: a statement about this checkpoint, not about the method. Next:",
-        f"  grpo train {recipe_name} --seed {seed + 1}",
-        f"  grpo recipe diff {recipe_name} {other}",
-        f"  grpo runs show {_shown(outcome.run)}",
+        f"  {shlex.join(with_seed(command, seed + 1))}",
+        "  grpo recipe diff dapo dr_grpo",
+        f"  grpo runs show {shlex.quote(str(_shown(outcome.run)))}",
     ]
+
+
+def with_seed(command: Sequence[str], seed: int) -> list[str]:
+    """The same `grpo train` command with another seed, and not beginning anew."""
+    words = ["grpo"]
+    arguments = iter(command[1:])
+    for word in arguments:
+        if word == "--seed":
+            next(arguments, None)
+        elif word != "--restart" and not word.startswith("--seed="):
+            words.append(word)
+    return [*words, "--seed", str(seed)]
 
 
 def _as_json(
@@ -117,10 +141,15 @@ def _as_json(
 
 
 def _percent(value: Interval) -> str:
-    return f"{value.mean:.1%}  [{value.low:.1%}, {value.high:.1%}]"
+    if math.isnan(value.low):
+        return f"{value.mean:.1%}  (no interval from {value.n} questions)"
+    # A t interval does not know that an accuracy ends at 0 and 1.
+    return f"{value.mean:.1%}  [{max(value.low, 0):.1%}, {min(value.high, 1):.1%}]"
 
 
 def _points(value: Interval) -> str:
+    if math.isnan(value.low):
+        return f"{100 * value.mean:+.1f} points"
     return f"{100 * value.mean:+.1f} points  [{100 * value.low:+.1f}, {100 * value.high:+.1f}]"
 
 

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,6 +23,7 @@ from rich.text import Text
 
 from grpo_cli.recipe.load import Loaded
 from grpo_cli.report import safe_text
+from grpo_cli.rundir import read_metrics
 from grpo_cli.types import StepRecord
 
 if TYPE_CHECKING:
@@ -60,8 +63,10 @@ class Progress:
         ):
             self._say(f"{label:<7} {safe_text(value)}")
 
-    def begin(self, device: str, resumed: int | None) -> None:
+    def begin(self, device: str, resumed: int | None, run: Path) -> None:
         """The model is loaded and the run starts, or goes on after step `resumed`."""
+        for record in read_metrics(run):
+            self._remember(record)
         self._first_step = self._step = resumed or 0
         self._began = time.monotonic()
         if self._style in ("json", "quiet"):
@@ -84,6 +89,20 @@ class Progress:
 
     def record(self, arm: Arm, record: StepRecord) -> None:
         """A step is on record."""
+        self._remember(record)
+        if self._style == "json":
+            try:
+                print(json.dumps(step_json(record)), flush=True)  # noqa: T201 this is the data
+            except BrokenPipeError:
+                self._nobody_reads()
+        if self._style == "plain" and (
+            "eval/accuracy" in record.scalars
+            or time.monotonic() - self._last_line >= _PLAIN_EVERY_S
+        ):
+            self._last_line = time.monotonic()
+            self._say(self._line())
+
+    def _remember(self, record: StepRecord) -> None:
         self._step = record.step
         self._latest |= record.scalars
         if "eval/accuracy" in record.scalars:
@@ -91,14 +110,11 @@ class Progress:
         for name, curve in self._curves.items():
             if name in record.scalars:
                 curve.append(record.scalars[name])
-        if self._style == "json":
-            print(json.dumps(step_json(record)), flush=True)  # noqa: T201 this is the data
-        if self._style == "plain" and (
-            "eval/accuracy" in record.scalars
-            or time.monotonic() - self._last_line >= _PLAIN_EVERY_S
-        ):
-            self._last_line = time.monotonic()
-            self._say(self._line())
+
+    def _nobody_reads(self) -> None:
+        # A viewer that goes away must not end a run.
+        self._style = "quiet"
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
     def close(self) -> None:
         """Take the live panel down."""
@@ -122,7 +138,10 @@ class Progress:
         return Group(*lines)
 
     def _say(self, text: str) -> None:
-        self._console.print(Text(text), soft_wrap=True)
+        try:
+            self._console.print(Text(text), soft_wrap=True)
+        except BrokenPipeError:
+            self._style = "quiet"
 
     def _line(self) -> str:
         return f"step {self._step:>3}/{self._steps}  {self._numbers()}  {self._time_left()}"
@@ -131,7 +150,7 @@ class Progress:
         get = self._latest.get
         parts = (
             ("reward", _number(get("reward/mean"), "{:+.2f}")),
-            ("held-out", f"{_number(get('eval/accuracy'), '{:.1%}')} @{self._eval_step}"),
+            ("held-out", _number(get("eval/accuracy"), f"{{:.1%}} @{self._eval_step}")),
             ("entropy", _number(get("policy/entropy"), "{:.2f}")),
             ("length", _number(get("completion/mean_length"), "{:.0f}")),
             ("zero-variance", _number(get("group/zero_variance_frac"), "{:.0%}")),
@@ -148,8 +167,8 @@ class Progress:
 
 
 def step_json(record: StepRecord) -> dict[str, object]:
-    """A step as one JSON object; NaN, which JSON lacks, becomes null."""
-    scalars = {k: None if math.isnan(v) else v for k, v in record.scalars.items()}
+    """A step as one JSON object; NaN and infinity, which JSON lacks, become null."""
+    scalars = {k: v if math.isfinite(v) else None for k, v in record.scalars.items()}
     return {"schema": 1, "type": "step", "step": record.step, "scalars": scalars}
 
 

@@ -21,8 +21,10 @@ import json
 import os
 import re
 import shlex
+import shutil
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import TracebackType
@@ -31,7 +33,7 @@ from typing import TYPE_CHECKING, Any
 from grpo_cli.checkpoint import crashpoint, disk_errors, json_line, replace_file, sync_dir
 from grpo_cli.environment import environment
 from grpo_cli.errors import error
-from grpo_cli.recipe.schema import Recipe
+from grpo_cli.recipe.schema import WITHOUT_EFFECT, Recipe
 from grpo_cli.runfiles import (
     SUPERSEDED,
     RunInfo,
@@ -70,7 +72,6 @@ __all__ = [
 ]
 
 # Keys that `Recipe.hash` leaves out too: they cannot change a result.
-_NO_EFFECT = ("summary", "setup", "checkpoint")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
@@ -243,6 +244,34 @@ class RunDir:
         ended = None if status is RunStatus.RUNNING else utc_now()
         self._update(status=status, reason=reason, ended=ended)
 
+    def check_complete(self, step: int) -> None:
+        """Make sure that the records go up to `step`, as its checkpoint or its end says.
+
+        Raises:
+            GrpoError: GR204 when records are missing.
+        """
+        records = read_metrics(self.path)
+        found = records[-1].step if records else None
+        if found != step or records[0].step != 0:
+            raise error(
+                "GR204",
+                f"{self.path / 'metrics.jsonl'} does not hold the records of steps 0 to {step}",
+                hint="put the file back, or pass --restart to begin a new run",
+            )
+
+    def note_environment(self, facts: Mapping[str, str | int | None]) -> None:
+        """Add to env.json what is known only once the model is loaded."""
+        env = json.loads((self.path / "env.json").read_bytes())
+        _write_json(self.path / "env.json", {**env, **facts})
+
+    def discard(self) -> None:
+        """Remove a folder in which nothing was done. It must have no record."""
+        assert self.info.step < 0, self.path
+        shutil.rmtree(self.path)
+        for parent in (self.path.parent, self.path.parent.parent):
+            with suppress(OSError):
+                parent.rmdir()
+
     def close(self) -> None:
         """Free the lock; the folder can then be opened by another process."""
         release(self.path, self._locks)
@@ -314,7 +343,7 @@ def _repair_metrics(path: Path) -> int:
 def _check_same(path: Path, recipe: Recipe, identity: Mapping[str, str]) -> None:
     """GR208 unless the folder belongs to this recipe and these identity facts."""
     for file, now in (("recipe.json", recipe.tree()), ("identity.json", dict(identity))):
-        skip = _NO_EFFECT if file == "recipe.json" else ()
+        skip = WITHOUT_EFFECT if file == "recipe.json" else ()
         try:
             then = json.loads((path / file).read_bytes())
         except (OSError, ValueError) as problem:

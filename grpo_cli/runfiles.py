@@ -96,12 +96,20 @@ def read_rollouts(run: Path, step: int) -> list[dict[str, Any]]:
 def read_eval(run: Path, step: int) -> tuple[EvalRow, ...]:
     """The rows of one step's evaluation; raises FileNotFoundError when there was none."""
     rows = []
-    with open(run / "eval" / f"step-{step:06d}.jsonl") as file:
-        for line in file:
-            row = json.loads(line)
-            score = math.nan if row["score"] is None else float(row["score"])
-            kinds = {"status": Status(row["status"]), "finish": Finish(row["finish"])}
-            rows.append(EvalRow(**{**row, **kinds, "score": score}))
+    path = run / "eval" / f"step-{step:06d}.jsonl"
+    with open(path) as file:
+        for number, line in enumerate(file, start=1):
+            try:
+                row = json.loads(line)
+                score = math.nan if row["score"] is None else float(row["score"])
+                kinds = {"status": Status(row["status"]), "finish": Finish(row["finish"])}
+                rows.append(EvalRow(**{**row, **kinds, "score": score}))
+            except (ValueError, KeyError, TypeError) as problem:
+                raise error(
+                    "GR204",
+                    f"{path}:{number} is not a row of an evaluation: {problem}",
+                    hint="put the file back, or pass --restart to begin a new run",
+                ) from problem
     return tuple(rows)
 
 

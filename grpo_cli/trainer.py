@@ -18,7 +18,15 @@ from grpo_cli.policy.policy import Policy
 from grpo_cli.rollout.collect import Demand, collect, has_contrast, is_truncated, pass_rate
 from grpo_cli.rollout.engine import Engine
 from grpo_cli.tasks import Task
-from grpo_cli.types import Batch, RunStatus, ScoredGroup, Status, StepRecord, Verdict
+from grpo_cli.types import (
+    Batch,
+    EvalRow,
+    RunStatus,
+    ScoredGroup,
+    Status,
+    StepRecord,
+    Verdict,
+)
 from grpo_cli.update import UpdateResult, build_batch, update
 
 
@@ -180,9 +188,28 @@ def _evaluate_and_record(
         arms, evaluate(world.engine, world.verify, world.questions, jobs), strict=True
     ):
         arm.run.write_eval(arm.progress.step, rows)
+        _check_verdicts(rows, world)
         scalars |= summarise(rows)
         scalars["time/eval_s"] = time.perf_counter() - start
         _record(arm, scalars, watch)
+
+
+def _check_verdicts(rows: Sequence[EvalRow], world: World) -> None:
+    """A verifier that fails on everything must not end as a run without numbers."""
+    if any(row.status in (Status.OK, Status.UNPARSED) for row in rows):
+        return
+    first = rows[0]
+    reference = next(
+        q.prompt.reference for q in world.questions if q.prompt.id == first.question_id
+    )
+    verdict = world.verify(first.text, reference)
+    raise error(
+        "GR304",
+        f"the verifier failed on all {len(rows)} held-out answers, first with: "
+        f"{verdict.detail or verdict.status}",
+        hint="mend the verifier; no step was judged with it",
+        exit_code=3,
+    )
 
 
 def _record(arm: Arm, scalars: dict[str, float], watch: Watch) -> None:
@@ -199,7 +226,8 @@ def step_scalars(
 
     `reward/*`, `group/*_frac`, `completion/*` and `verifier/*` cover everything sampled in the
     step, whether or not a filter kept it; `policy/*`, `ratio/*` and `mismatch/*` are means over all
-    trainable tokens of the batch. A fraction with nothing to count is NaN.
+    trainable tokens of the batch, each minibatch with the policy it trains, and are absent when
+    nothing trained. A fraction with nothing to count is NaN.
     """
     made = demand.kept + demand.dropped
     pairs = [

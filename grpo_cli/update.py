@@ -6,7 +6,7 @@ Dims: N sequences of the batch, M of a micro-batch, T completion tokens laid end
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -158,14 +158,14 @@ class _Learner:
 
     @torch.no_grad()
     def freeze_old(self, part: Sequence[int]) -> None:
-        for rows in self._micro_batches(part):
+        for rows in self._pieces(part):
             logp_T, entropy_T = self._logprobs(rows, self.adapter)
             self.learned |= self._by_sequence(rows, logp_T)
             self.entropies |= self._by_sequence(rows, entropy_T)
 
     @torch.no_grad()
     def freeze_reference(self, part: Sequence[int]) -> None:
-        for rows in self._micro_batches(part):
+        for rows in self._pieces(part):
             logp_T, _ = self._logprobs(rows, self.reference_adapter)
             self.reference |= self._by_sequence(rows, logp_T)
 
@@ -199,24 +199,18 @@ class _Learner:
         )
         num_tokens = int(length_N.sum())
         threshold = self._entropy_threshold(kept)
-        # Mostly a sequence with advantage 0 has no gradient: a forward pass is then enough for its
-        # metrics.
-        all_active = (
-            recipe.kl.in_loss
-            or isinstance(recipe.entropy, EntropyBonus)
-            or recipe.objective.acts_without_advantage
-        )
-        inert = [n for n in kept if batch.adv_N[n] == 0 and not all_active]
-        active = [n for n in kept if batch.adv_N[n] != 0 or all_active]
         optimizer.zero_grad(set_to_none=True)
         loss = 0.0
-        for rows in self._micro_batches(active):
-            share = self._share(rows, weight_N, num_tokens, threshold, first_pass)
-            share.backward()
-            loss += float(share.detach())
-        with torch.no_grad():
-            for rows in self._micro_batches(inert):
-                loss += float(self._share(rows, weight_N, num_tokens, threshold, first_pass))
+        active = [n for n in kept if self._has_gradient(n)]
+        for rows in self._pieces(part, without=rejected):
+            if self._has_gradient(rows[0]):
+                share = self._share(rows, weight_N, num_tokens, threshold, first_pass)
+                share.backward()
+                loss += float(share.detach())
+            else:
+                # A forward pass is enough for the metrics.
+                with torch.no_grad():
+                    loss += float(self._share(rows, weight_N, num_tokens, threshold, first_pass))
         counted_N = full_length_N if recipe.aggregate.masked_in_denominator else length_N
         divisor = denominator(
             counted_N, recipe.aggregate, recipe.sampling.max_tokens, prompt_N=batch.prompt_N
@@ -309,6 +303,27 @@ class _Learner:
                 k3_T = kl_estimate("k3", logp_T.detach(), ref_T, learned_T)
                 self.result.add({"policy/kl_ref": Metric(float(k3_T.sum()), len(k3_T))})
         return loss
+
+    def _has_gradient(self, n: int) -> bool:
+        """Whether a sequence can have one: mostly not when its advantage is 0."""
+        recipe = self.recipe
+        return bool(self.batch.adv_N[n] != 0) or (
+            recipe.kl.in_loss
+            or isinstance(recipe.entropy, EntropyBonus)
+            or recipe.objective.acts_without_advantage
+        )
+
+    def _pieces(self, part: Sequence[int], without: Collection[int] = ()) -> Iterator[list[int]]:
+        """The micro-batches of an optimizer step: first those with gradient, then those without.
+
+        The old policy is measured in the same cut in which it trains, so that kernels which round
+        by shape give the same log-probabilities and the ratio is 1 where it should be.
+        """
+        for wanted in (True, False):
+            chosen = [n for n in part if self._has_gradient(n) is wanted]
+            for rows in self._micro_batches(chosen):
+                if kept := [n for n in rows if n not in without]:
+                    yield kept
 
     def _rejected(self, part: Sequence[int], first_pass: bool) -> set[int]:
         """Sequences that a rejecting correction takes out before anything is weighed.

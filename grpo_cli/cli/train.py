@@ -89,7 +89,7 @@ def train(
         tracking_uri=tracking_uri,
     )
     outcome = launch(job, Progress(style, err))
-    show_outcome(outcome, style, recipe, seed)
+    show_outcome(outcome, style, sys.argv, seed)
     raise typer.Exit(exit_code(outcome))
 
 

@@ -76,8 +76,24 @@ class Policy:
                     self.peft.add_adapter(name, config)
             except ValueError as problem:
                 raise error("GR201", f"lora.targets: {problem}") from None
+        if self.causal.get_output_embeddings() is not self.head:  # type: ignore[operator]
+            raise error(
+                "GR201",
+                "lora.targets names the vocabulary projection, which stays frozen here",
+                hint="leave it out, or use `all-linear`",
+            )
         self.peft.eval()
         self._active = None
+
+    def environment(self) -> dict[str, str | int | None]:
+        """What of this machine decides the bits of a result."""
+        gpu = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else None
+        return {
+            "device": str(self.device),
+            "gpu": gpu,
+            "cuda": torch.version.cuda,
+            "torch_threads": torch.get_num_threads(),
+        }
 
     def copy_adapter(self, source: str, target: str) -> None:
         """Give one adapter the weights of another of the same shape."""

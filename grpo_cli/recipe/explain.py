@@ -56,8 +56,8 @@ def warnings(recipe: Recipe) -> list[Problem]:
         found.append(
             Problem(
                 "GW401",
-                f"one minibatch and one epoch: the ratio is always 1 and the bounds of `{kind}` "
-                "do nothing",
+                "one minibatch and one epoch: the ratio is always 1, so what sets "
+                f"`{kind}` apart does nothing",
                 hint="raise optim.minibatches or optim.epochs_per_batch",
             )
         )

@@ -206,6 +206,8 @@ def _wrong_value(path: Path, group: list[ErrorDetails], tree: Tree) -> Problem:
         else:
             wanted.append(f"valid ({detail['msg'][:1].lower()}{detail['msg'][1:]})")
     hint = did_you_mean(value, words) if isinstance(value, str) else None
+    if path == ("objective", "kind") and hint is None:
+        hint = "an objective of your own needs `--plugin FILE`"
     if isinstance(value, str) and "number" in wanted[0] and not isinstance(resolve(value), str):
         hint = "write it without quotes"
     if isinstance(value, float) and value.is_integer() and wanted == ["a whole number"]:

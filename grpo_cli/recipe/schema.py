@@ -144,10 +144,14 @@ class Engine(Node):
 
 
 class Learner(Node):
-    """How the update is cut to fit memory. None of it changes the result."""
+    """How the update is cut to fit memory. It changes results by rounding only, so a run that ran
+    out of memory may go on with a smaller cut."""
 
     micro_batch_tokens: int = Field(8192, ge=1)
     """Most tokens (prompt and padding included) in one forward pass; one sequence always fits."""
+
+
+Beta = Annotated[float, Field(ge=0, lt=1)]
 
 
 class Optim(Node):
@@ -163,7 +167,7 @@ class Optim(Node):
     """Passes over a rollout batch."""
     warmup_steps: int = Field(0, ge=0)
     """Rollout batches over which the learning rate rises to `lr`."""
-    betas: tuple[float, float] = (0.9, 0.999)
+    betas: tuple[Beta, Beta] = (0.9, 0.999)
     weight_decay: float = Field(0.0, ge=0)
     max_grad_norm: float = Field(1.0, gt=0)
     """The gradient is scaled down to this L2 norm."""
@@ -187,6 +191,10 @@ class Checkpoint(Node):
     every: int = Field(10, ge=1)
     keep: int = Field(2, ge=1)
     """How many checkpoints stay on disk."""
+
+
+WITHOUT_EFFECT = ("summary", "setup", "checkpoint", "learner")
+"""Keys that do not make another experiment, so a run may go on after they change."""
 
 
 class Recipe(Node):
@@ -255,9 +263,9 @@ class Recipe(Node):
 
     @property
     def hash(self) -> str:
-        """SHA-256 of everything that can change a result (hex)."""
+        """SHA-256 of everything that can change a result by more than rounding (hex)."""
         tree = self.tree()
-        for key in ("summary", "setup", "checkpoint"):
+        for key in WITHOUT_EFFECT:
             del tree[key]
         text = json.dumps(tree, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()

@@ -87,7 +87,8 @@ def schedule(
     if isinstance(recipe.filter, DynamicSampling):
         room = recipe.filter.max_rounds * batch
         yield from fresh("refill", (step - 1) * room, room)
-    elif recipe.filter.pass_rate_ceiling is not None:
+    else:
+        # Only to stand in for solved prompts, and for the rare prompt that comes twice in a batch.
         yield from fresh("refill", (step - 1) * batch, batch)
 
 

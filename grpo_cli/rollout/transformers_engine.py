@@ -6,7 +6,7 @@ Dims: R rows decoded together, U distinct prompts among them, V vocabulary.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
 
@@ -43,9 +43,7 @@ class TransformersEngine:
         """Nothing to copy; the version is written into every later completion."""
         self._versions[adapter] = version
 
-    def sample(
-        self, requests: Sequence[Request], progress: Callable[[int], None] | None = None
-    ) -> list[Completion]:
+    def sample(self, requests: Sequence[Request]) -> list[Completion]:
         """One completion per request, in order.
 
         Raises:
@@ -61,8 +59,6 @@ class TransformersEngine:
                 with self._threads(), torch.inference_mode(), self._policy.using(adapter):
                     done = self._decode([requests[i] for i in block])
                 out.update(zip(block, done, strict=True))
-                if progress:
-                    progress(len(block))
         return [out[i] for i in range(len(requests))]
 
     @contextmanager

@@ -40,7 +40,7 @@ class LoadedVerifier:
         begun = time.perf_counter()
         try:
             verdict = self.verify(text, reference)
-        except Exception as exc:
+        except (Exception, SystemExit) as exc:
             verdict = _broken(f"{type(exc).__name__}: {exc}")
         elapsed_s = time.perf_counter() - begun
         if not isinstance(verdict, Verdict):
@@ -108,12 +108,15 @@ def _broken(detail: str) -> Verdict:
 
 
 def _problem(verdict: Verdict) -> str | None:
-    """What is wrong with a verdict's score, or None."""
+    """What is wrong with a verdict, or None."""
     score = verdict.score
     if isinstance(score, bool) or not isinstance(score, int | float):
         return f"the score is {type(score).__name__}, not a number"
     if not isinstance(verdict.status, Status):
         return f"the status is {verdict.status!r}, not a Status"
+    for name, value in (("parsed", verdict.parsed), ("detail", verdict.detail)):
+        if value is not None and not isinstance(value, str):
+            return f"{name} is {type(value).__name__}, not text or None"
     if verdict.missing:
         return None if math.isnan(score) else f"status {verdict.status} must have a NaN score"
     return None if 0 <= score <= 1 else f"the score {score} is outside 0..1"

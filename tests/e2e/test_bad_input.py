@@ -35,6 +35,7 @@ def refused(done: subprocess.CompletedProcess, code: str, *words: str, status: i
         (["--setup", "tinny"], "GR107", ["did you mean `tiny`"]),
         (["--set", "verifier.name=exact_intger"], "GR205", ["exact_integer"]),
         (["--name", "../up"], "GR209", ["../up"]),
+        (["--set", "optim.betas=[2, 3]"], "GR102", ["optim.betas.0", "below 1"]),
     ],
 )
 def test_refused_before_anything_is_loaded(
@@ -124,3 +125,47 @@ def test_model_text_cannot_write_to_the_terminal(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert not {"\x1b", "\x07", "\u202e"} & set(done.stderr + done.stdout)
     assert "[bold]x[/nope]" in done.stderr
+
+
+def test_a_verifier_that_always_fails_is_not_a_finished_run(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    code = "def verify(text, reference):\n    raise ValueError('always')\n"
+    (tmp_path / "mine" / "verifier.py").write_text(code)
+    done = grpo(*small_run(1, "verifier.name=./mine"), cwd=tmp_path)
+    refused(done, "GR304", "ValueError: always", status=3)
+    assert json.loads((only_run(tmp_path) / "run.json").read_text())["status"] == "failed"
+
+
+def test_the_vocabulary_projection_does_not_train(tmp_path: Path) -> None:
+    refused(grpo(*small_run(1, "lora.targets=[lm_head]"), cwd=tmp_path), "GR201", "lora.targets")
+    assert not list(tmp_path.glob("runs/*/*/*")), "a refused run leaves no folder"
+
+
+def test_a_reader_that_goes_away_does_not_end_the_run(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "grpo_cli", *small_run(3), "--tracking-uri", "none", "--json"]
+    with subprocess.Popen(
+        command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    ) as run:
+        assert run.stdout
+        assert run.stdout.readline().startswith(b"{")
+        run.stdout.close()
+        run.wait(timeout=100)
+    assert json.loads((only_run(tmp_path) / "run.json").read_text())["status"] == "done"
+
+
+def test_a_run_whose_records_are_gone_is_damaged(whole_run: Path, tmp_path: Path) -> None:
+    shutil.copytree(whole_run / "runs", tmp_path / "runs", symlinks=True)
+    run = only_run(tmp_path)
+    rows = (run / "eval" / "step-000006.jsonl").read_text()
+    (run / "eval" / "step-000006.jsonl").write_text("nonsense\n")
+    refused(grpo(*small_run(6), cwd=tmp_path), "GR204", "step-000006.jsonl:1")
+    (run / "eval" / "step-000006.jsonl").write_text(rows)
+    (run / "metrics.jsonl").unlink()
+    refused(grpo(*small_run(6), cwd=tmp_path), "GR204", "metrics.jsonl", "--restart")
+
+
+def test_a_smaller_cut_goes_on_with_the_same_run(tmp_path: Path) -> None:
+    assert grpo(*small_run(2), cwd=tmp_path).returncode == 0
+    again = grpo(*small_run(2, "learner.micro_batch_tokens=100"), cwd=tmp_path)
+    assert again.returncode == 0, again.stderr
+    assert "already finished" in again.stdout

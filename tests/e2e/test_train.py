@@ -77,6 +77,8 @@ def test_a_finished_run_says_so_and_trains_nothing(whole_run: Path) -> None:
     again = grpo(*small_run(6), cwd=whole_run)
     assert again.returncode == 0, again.stderr
     assert "already finished" in again.stdout
+    assert "--set optim.steps=6" in again.stdout, "the suggested command keeps its options"
+    assert "--seed 1" in again.stdout
     assert fingerprint(only_run(whole_run)) == before
 
 
@@ -129,10 +131,10 @@ def test_an_interrupted_run_continues_to_the_same_bits(
     run = only_run(tmp_path)
     if signal.SIGINT in numbers:
         assert stopped.returncode == 130, stopped.stderr
+    if numbers == (signal.SIGINT,):
         assert "Traceback" not in stopped.stderr
         assert "finishing this step" in stopped.stderr
         assert json.loads((run / "run.json").read_text())["status"] == "stopped"
-    if numbers == (signal.SIGINT,):
         assert list((run / "checkpoints").iterdir()), "Ctrl-C saves"
     again = grpo(*small_run(6), cwd=tmp_path)
     assert again.returncode == 0, again.stderr

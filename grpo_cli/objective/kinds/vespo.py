@@ -21,11 +21,11 @@ class Vespo(Objective):
     source: ClassVar[str] = "arXiv:2602.10693"
     k_pos: float = Field(2.0, ge=0)
     """Exponent where A >= 0."""
-    lambda_pos: float = Field(3.0, ge=0)
+    lambda_pos: float = Field(3.0, gt=0)
     """Decay where A >= 0."""
     k_neg: float = Field(3.0, ge=0)
     """Exponent where A < 0."""
-    lambda_neg: float = Field(2.0, ge=0)
+    lambda_neg: float = Field(2.0, gt=0)
     """Decay where A < 0."""
 
     def __call__(self, x: Tokens) -> TokenLoss:

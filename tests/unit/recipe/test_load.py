@@ -381,7 +381,7 @@ def test_all_problems_of_all_files_in_file_order(here: Folder) -> None:
         ("optim: {steps: 1e3}", "GR102", 16, "must be a whole number", "write `1000`"),
         ("optim: {steps: true}", "GR102", 16, "must be a whole number, but is true", None),
         ("optim: {betas: [0.9]}", "GR102", 16, "`optim.betas` needs at least 2 entries", None),
-        ("optim: {betas: [1, x]}", "GR102", 20, "`optim.betas.1` must be a number", None),
+        ("optim: {betas: [0, x]}", "GR102", 20, "`optim.betas.1` must be a number", None),
         ("optim: {betas: [1, 1, 1]}", "GR102", 16, "at most 2 entries", None),
         ("kl: 0.1", "GR102", 5, "`kl` must be a mapping of keys, but is 0.1", None),
         ("kl:", "GR102", 4, "`kl` must be a mapping of keys, but is null", None),

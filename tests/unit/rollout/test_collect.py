@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from itertools import islice
 
 import pytest
 
@@ -120,14 +121,13 @@ def test_arms_share_prompts_and_one_call() -> None:
 def test_the_filter_does_not_move_the_first_prompts(step: int) -> None:
     task = Numbers(100)
     with_filter = list(schedule(recipe(), 3, step, task))[:4]
-    without = list(schedule(recipe(name="grpo"), 3, step, task))
+    without = list(schedule(recipe(name="grpo"), 3, step, task))[:4]
     assert with_filter == without
-    assert len(without) == 4
 
 
 def test_an_epoch_visits_every_prompt_once() -> None:
     chosen, task = recipe(name="grpo"), Numbers(40)
-    seen = [p.id for step in range(1, 11) for p in schedule(chosen, 0, step, task)]
+    seen = [p.id for step in range(1, 11) for p in islice(schedule(chosen, 0, step, task), 4)]
     assert len(seen) == len(set(seen)) == 40
 
 
