@@ -27,7 +27,8 @@ from grpo_cli.types import (
     StepRecord,
     Verdict,
 )
-from grpo_cli.update import UpdateResult, build_batch, update
+from grpo_cli.update import build_batch, update
+from grpo_cli.update_result import UpdateResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,6 +286,7 @@ def _batch_scalars(batch: Batch | None) -> dict[str, float]:
         "loss/masked_sequences": int((~trained_N).sum()),
         "loss/masked_tokens": int((batch.full_length_N - batch.length_N).sum()),
         "group/effective": len(batch.prompt_N[trained_N & (batch.adv_N != 0)].unique()),
+        **({} if batch.kl_N is None else {"reward/kl_mean": float(batch.kl_N.mean())}),
         "advantage/mean": _mean(adv_N.tolist()),
         "advantage/std": float(adv_N.std()) if len(adv_N) > 1 else float("nan"),
         "advantage/min": min(adv_N.tolist(), default=float("nan")),

@@ -127,6 +127,8 @@ class Batch:
     length_N: Tensor
     full_length_N: Tensor
     prompt_N: Tensor
+    kl_N: Tensor | None = None
+    """Sum of k1 over each sequence's tokens, where it was taken off the rewards."""
 
 
 @dataclass(frozen=True, slots=True)

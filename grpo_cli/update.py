@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 import torch
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from grpo_cli.objective.advantage import advantages
 from grpo_cli.objective.aggregate import denominator, weights
-from grpo_cli.objective.correction import GeoRs, correct, effective_sample_size
+from grpo_cli.objective.correction import GeoRs, correct
 from grpo_cli.objective.entropy import EntropyBonus, TopQuantile
 from grpo_cli.objective.kl import kl_estimate
 from grpo_cli.objective.loss import Parts, weighted_loss
@@ -24,46 +24,7 @@ from grpo_cli.policy.policy import Policy
 from grpo_cli.recipe.schema import Recipe
 from grpo_cli.rollout.collect import is_truncated
 from grpo_cli.types import Batch, Metric, ScoredGroup, Tokens
-
-
-@dataclass(slots=True)
-class UpdateResult:
-    """What the optimizer steps of a batch did. Metrics cover all its trainable tokens."""
-
-    metrics: dict[str, Metric] = field(default_factory=dict)
-    log_ratios: list[Tensor] = field(default_factory=list)
-    log_rhos: list[Tensor] = field(default_factory=list)
-    """log rho of the tokens of one sequence each (see objective/correction.py)."""
-    updates: int = 0
-    without_signal: int = 0
-    nonfinite: int = 0
-    nonfinite_in_a_row: int = 0
-
-    def add(self, metrics: Mapping[str, Metric]) -> None:
-        """Merge exactly: totals and counts add up, maxima stay maxima."""
-        for name, metric in metrics.items():
-            known = self.metrics.get(name)
-            self.metrics[name] = metric if known is None else known + metric
-
-    def scalars(self) -> dict[str, float]:
-        """Every metric by name, and the distribution of the policy ratio."""
-        found = {name: metric.value for name, metric in sorted(self.metrics.items())}
-        if self.log_ratios:
-            ratio_T = torch.cat(self.log_ratios).double().exp()
-            # torch.quantile refuses more than 2**24 values; sorting does not.
-            ordered_T = ratio_T.sort().values
-            last = len(ordered_T) - 1
-            found |= {
-                "ratio/mean": float(ratio_T.mean()),
-                "ratio/p50": float(ordered_T[round(0.5 * last)]),
-                "ratio/p99": float(ordered_T[round(0.99 * last)]),
-                "ratio/max": float(ordered_T[-1]),
-            }
-        if self.log_rhos:
-            found["correction/ess_token"] = effective_sample_size(torch.cat(self.log_rhos))
-            by_sequence = torch.stack([log_rho_T.double().sum() for log_rho_T in self.log_rhos])
-            found["correction/ess_seq"] = effective_sample_size(by_sequence)
-        return found
+from grpo_cli.update_result import UpdateResult
 
 
 def build_batch(
@@ -97,7 +58,9 @@ def build_batch(
     )
     if recipe.kl.in_reward:
         learner = _Learner(policy, adapter, reference, batch, recipe, UpdateResult())
-        reward_N = reward_N - recipe.kl.beta * learner.kl_to_reference()
+        kl_N = learner.kl_to_reference()
+        batch = replace(batch, kl_N=kl_N)
+        reward_N = reward_N - recipe.kl.beta * kl_N
     adv_N = advantages(
         reward_N,
         prompt_N,
@@ -170,14 +133,18 @@ class _Learner:
             self.reference |= self._by_sequence(rows, logp_T)
 
     def kl_to_reference(self) -> Tensor:
-        """Sum over tokens of log policy - log reference, shape (N,); 0 outside the loss."""
-        everything = range(len(self.batch.completion_ids_N))
-        self.freeze_old(everything)
-        self.freeze_reference(everything)
-        total_N = torch.zeros(len(everything), dtype=torch.float64)
-        for n, old_T in self.learned.items():
-            ref_T = self.reference[n]
-            total_N[n] = kl_estimate("k1_reward", old_T, ref_T, old_T).double().sum()
+        """Sum over tokens of log policy - log reference, shape (N,); 0 without a verdict.
+
+        Sequences that are masked out of the loss count too: their rewards are in the baseline.
+        """
+        total_N = torch.zeros(len(self.batch.completion_ids_N), dtype=torch.float64)
+        everything = [n for n in range(len(total_N)) if self.batch.full_length_N[n]]
+        with torch.no_grad():
+            for rows in self._micro_batches(everything):
+                old_T, _ = self._logprobs(rows, self.adapter)
+                ref_T, _ = self._logprobs(rows, self.reference_adapter)
+                k1_T = kl_estimate("k1_reward", old_T, ref_T, old_T).double().cpu()
+                total_N[rows] = torch.stack([k1.sum() for k1 in k1_T.split(self._lengths(rows))])
         return total_N
 
     def step(
@@ -320,7 +287,8 @@ class _Learner:
         by shape give the same log-probabilities and the ratio is 1 where it should be.
         """
         for wanted in (True, False):
-            chosen = [n for n in part if self._has_gradient(n) is wanted]
+            trained = (n for n in part if self.batch.length_N[n])
+            chosen = [n for n in trained if self._has_gradient(n) is wanted]
             for rows in self._micro_batches(chosen):
                 if kept := [n for n in rows if n not in without]:
                     yield kept
@@ -333,7 +301,7 @@ class _Learner:
         if not isinstance(self.recipe.correction, GeoRs):
             return set()
         rejected: set[int] = set()
-        for rows in self._micro_batches(part):
+        for rows in self._pieces(part):
             old_T = self._joined(self.learned, rows)
             sampler_T = torch.tensor([x for n in rows for x in self.batch.sampler_logp_N[n]])
             seq_T = torch.arange(len(rows)).repeat_interleave(torch.tensor(self._lengths(rows)))
@@ -386,13 +354,13 @@ class _Learner:
         return torch.cat([values[n] for n in rows])
 
     def _micro_batches(self, part: Sequence[int]) -> Iterator[list[int]]:
-        """Sequences of like length together, the longest first; those outside the loss left out."""
+        """Sequences of like length together, the longest first."""
 
         def total(n: int) -> int:
             return len(self.batch.prompt_ids_N[n]) + len(self.batch.completion_ids_N[n])
 
         rows: list[int] = []
-        for n in sorted((n for n in part if self.batch.length_N[n]), key=lambda n: (-total(n), n)):
+        for n in sorted(part, key=lambda n: (-total(n), n)):
             if rows and (len(rows) + 1) * total(rows[0]) > self.recipe.learner.micro_batch_tokens:
                 yield rows
                 rows = []

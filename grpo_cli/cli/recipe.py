@@ -162,11 +162,14 @@ def explain(
 def diff(
     a: Annotated[str, typer.Argument(metavar="A", autocompletion=_complete_recipe)],
     b: Annotated[str, typer.Argument(metavar="B", autocompletion=_complete_recipe)],
+    plugins: PluginOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Print the values in which two resolved recipes differ."""
     from grpo_cli.recipe import load as recipes
+    from grpo_cli.recipe.plugins import load_plugins
 
+    load_plugins(plugins or ())
     left, right = recipes.load(a), recipes.load(b)
     changes = recipes.diff(left.recipe, right.recipe)
     if as_json:
@@ -193,10 +196,13 @@ def validate(
     paths: Annotated[
         list[str], typer.Argument(metavar="PATH...", help="Files, folders or names of recipes.")
     ],
+    plugins: PluginOption = None,
 ) -> None:
     """Check recipes and setups: every problem of every file. A setup is checked under `grpo`."""
     from grpo_cli.recipe.load import find, is_setup_file, load
+    from grpo_cli.recipe.plugins import load_plugins
 
+    load_plugins(plugins or ())
     problems: list[Problem] = []
     for typed in paths:
         try:

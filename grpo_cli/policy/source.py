@@ -8,6 +8,9 @@ from pathlib import Path
 from grpo_cli.recipe.schema import Model
 from grpo_cli.tiny import TINY_DIR
 
+_WHOLE = 2**24
+_SAMPLES = 1024
+
 
 def model_path(model: Model) -> str:
     """The shipped folder for `tiny`, otherwise the folder or hub id as it stands."""
@@ -25,8 +28,12 @@ def model_fingerprint(model: Model) -> str:
     for file in sorted(folder.glob("*")):
         if file.suffix in (".safetensors", ".json", ".jinja"):
             digest.update(f"{file.name}:{file.stat().st_size}\n".encode())
+            size = file.stat().st_size
             with file.open("rb") as stream:
-                # The head of a weight file holds its table of tensors; reading gigabytes to
-                # resume would cost more than it protects.
-                digest.update(stream.read(2**24))
+                # Reading gigabytes to resume would cost more than it protects: the table of tensors
+                # and the first of them whole, then samples from all over the file.
+                digest.update(stream.read(_WHOLE))
+                for i in range(_SAMPLES if size > _WHOLE else 0):
+                    stream.seek(_WHOLE + i * (size - _WHOLE) // _SAMPLES)
+                    digest.update(stream.read(2**14))
     return digest.hexdigest()

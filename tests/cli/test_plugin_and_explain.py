@@ -106,8 +106,19 @@ def test_a_plugin_passes_the_contract_suite(plugin: Path) -> None:
     assert " passed" in done.stdout
 
 
+def test_the_recipe_commands_know_plugins_too(plugin: Path) -> None:
+    for args in (
+        ("validate", "mine.yaml"),
+        ("explain", "mine.yaml"),
+        ("diff", "mine.yaml", "grpo"),
+    ):
+        done = grpo("recipe", *args, "--plugin", "halfway.py", cwd=plugin.parent)
+        assert done.returncode == 0, done.stderr
+
+
 def test_a_recipe_without_its_plugin_is_refused(plugin: Path) -> None:
     done = grpo("train", "mine.yaml", cwd=plugin.parent)
+    assert "--plugin FILE" in done.stderr
     assert done.returncode == 2
     assert "error[GR102]" in done.stderr
     assert "halfway" in done.stderr

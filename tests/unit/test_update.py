@@ -17,7 +17,8 @@ from grpo_cli.rollout.engine import Request
 from grpo_cli.rollout.transformers_engine import TransformersEngine
 from grpo_cli.seeds import sample_seed
 from grpo_cli.types import RolloutGroup, ScoredGroup, Status, Verdict
-from grpo_cli.update import UpdateResult, build_batch, update
+from grpo_cli.update import build_batch, update
+from grpo_cli.update_result import UpdateResult
 
 SMALL = ("sampling.prompts_per_step=6", "sampling.group_size=4", "sampling.max_tokens=30")
 
