@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -11,8 +12,9 @@ from grpo_cli import checkpoint
 from grpo_cli.errors import error
 from grpo_cli.policy.policy import Policy
 from grpo_cli.policy.state import load_adapter, load_optimizer, save_adapter, save_optimizer
+from grpo_cli.recipe.control import RandomReward
 from grpo_cli.recipe.schema import Recipe
-from grpo_cli.rundir import RunDir
+from grpo_cli.rundir import RunDir, read_metrics
 
 
 @dataclass(slots=True)
@@ -42,6 +44,7 @@ class Arm:
         self.run = run
         self.adapter = adapter
         self.progress = Progress()
+        self._base_rate: float | None = None
         policy.add_adapter(adapter, recipe.lora, seed)
         self._policy = policy
         self._parameters = policy.parameters(adapter)
@@ -68,10 +71,22 @@ class Arm:
         """The learning rate of the coming step, after linear warm-up; sets it."""
         optim = self.recipe.optim
         done = (self.progress.step + 1) / optim.warmup_steps if optim.warmup_steps else 1.0
-        lr = optim.lr * min(1.0, done)
+        lr = 0.0 if self.recipe.control.kind == "no_op" else optim.lr * min(1.0, done)
         for group in self.optimizer.param_groups:
             group["lr"] = lr
         return lr
+
+    def coin_rate(self) -> float | None:
+        """How often the coin of a `random_reward` arm pays; None for every other arm."""
+        control = self.recipe.control
+        if not isinstance(control, RandomReward):
+            return None
+        if control.rate is not None:
+            return control.rate
+        if self._base_rate is None:
+            accuracy = read_metrics(self.run.path)[0].scalars["eval/accuracy"]
+            self._base_rate = 0.5 if math.isnan(accuracy) else accuracy
+        return self._base_rate
 
     def refresh_reference(self) -> None:
         """Renew the reference policy when its step has come."""

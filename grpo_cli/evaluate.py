@@ -32,11 +32,15 @@ class EvalJob:
 
 def evaluate(
     engine: Engine,
-    verify: Callable[[str, str], Verdict],
+    verify: Callable[[Sequence[tuple[str, str]]], list[Verdict]],
     questions: Sequence[Question],
     jobs: Sequence[EvalJob],
 ) -> list[tuple[EvalRow, ...]]:
-    """The rows of every job, question by question. All jobs share one sampling call."""
+    """The rows of every job, question by question.
+
+    All jobs share one sampling call and one call of the verifier, which gets (text, reference)
+    pairs and gives their verdicts in the same order.
+    """
     plan = [
         (job_index, question, k)
         for job_index, job in enumerate(jobs)
@@ -56,8 +60,13 @@ def evaluate(
         ]
     )
     rows: list[list[EvalRow]] = [[] for _ in jobs]
-    for (j, question, k), completion in zip(plan, completions, strict=True):
-        verdict = verify(completion.text, question.prompt.reference)
+    verdicts = verify(
+        [
+            (completion.text, question.prompt.reference)
+            for (_, question, _), completion in zip(plan, completions, strict=True)
+        ]
+    )
+    for (j, question, k), completion, verdict in zip(plan, completions, verdicts, strict=True):
         rows[j].append(
             EvalRow(
                 question_id=question.prompt.id,

@@ -23,6 +23,7 @@ from filelock import FileLock
 
 from grpo_cli.checkpoint import replace_file
 from grpo_cli.errors import error
+from grpo_cli.mlflow_ablation import ablation_of, parent_run
 from grpo_cli.rundir import RunInfo, read_info, read_metrics, run_state
 from grpo_cli.types import StepRecord
 
@@ -97,7 +98,7 @@ class MlflowRun:
         self.run_id = read_info(run).run_id
         self._seen: os.stat_result | None = None
         self._records: list[StepRecord] = []
-        self._client = _connect(uri)
+        self._client = connect(uri)
         self._place = read_places(run, self.run_id).get(shown_uri(uri), {})
         self._id = self._open()
 
@@ -158,12 +159,14 @@ class MlflowRun:
         info = read_info(self._run)
         found = self._find()
         if found is None:
-            experiment = self._experiment(info)
+            experiment = ensure_experiment(
+                self._client, _experiment_name(info), self._uri, self._run.absolute().parents[2]
+            )
             found = self._client.create_run(
                 experiment,
                 start_time=_unix_ms(info.started),
                 run_name=f"{info.name} s{info.seed}",
-                tags=_tags(self._run, info),
+                tags={**_tags(self._run, info), **self._parent(experiment)},
             )
         run_id = str(found.info.run_id)
         same = self._place.get("mlflow_run_id") == run_id
@@ -193,25 +196,13 @@ class MlflowRun:
         )
         return found[0] if found else None
 
-    def _experiment(self, info: RunInfo) -> str:
-        from mlflow.exceptions import MlflowException
-
-        name = _experiment_name(info)
-        found = self._client.get_experiment_by_name(name)
-        if found is None:
-            try:
-                return str(self._client.create_experiment(name, _artifacts(self._run, self._uri)))
-            except MlflowException as problem:
-                if problem.error_code != "RESOURCE_ALREADY_EXISTS":
-                    raise
-                found = self._client.get_experiment_by_name(name)
-        if found is None or found.lifecycle_stage != "active":
-            raise error(
-                "GR207",
-                f"the experiment {name} was deleted in {shown_uri(self._uri)}",
-                hint="bring it back with `mlflow experiments restore`, or purge it (`mlflow gc`)",
-            )
-        return str(found.experiment_id)
+    def _parent(self, experiment: str) -> dict[str, str]:
+        """The tags that make a cell of an ablation a child of its parent run."""
+        folder = ablation_of(self._run)
+        if folder is None:
+            return {}
+        parent = parent_run(folder, self._client, experiment, shown_uri(self._uri))
+        return {"mlflow.parentRunId": parent, "grpo.kind": "cell"}
 
     def _send_params(self, run: Run) -> None:
         from mlflow.entities import Param
@@ -271,7 +262,8 @@ def _is_newer(now: os.stat_result, then: os.stat_result | None) -> bool:
     return then is None or key != (then.st_ino, then.st_size, then.st_mtime_ns)
 
 
-def _connect(uri: str) -> MlflowClient:
+def connect(uri: str) -> MlflowClient:
+    """A client of the store; a SQLite store is made here, by one process at a time."""
     import mlflow.store.db.utils
     from mlflow.tracking import MlflowClient
 
@@ -288,12 +280,39 @@ def _connect(uri: str) -> MlflowClient:
         return client
 
 
-def _artifacts(run: Path, uri: str) -> str | None:
+def ensure_experiment(client: MlflowClient, name: str, uri: str, home: Path) -> str:
+    """The id of an experiment, made when it is not there.
+
+    `home` is where artifacts go when the store has no place for them.
+
+    Raises:
+        GrpoError: GR207 when somebody deleted it.
+    """
+    from mlflow.exceptions import MlflowException
+
+    found = client.get_experiment_by_name(name)
+    if found is None:
+        try:
+            return str(client.create_experiment(name, _artifacts(home, uri)))
+        except MlflowException as problem:
+            if problem.error_code != "RESOURCE_ALREADY_EXISTS":
+                raise
+            found = client.get_experiment_by_name(name)
+    if found is None or found.lifecycle_stage != "active":
+        raise error(
+            "GR207",
+            f"the experiment {name} was deleted in {shown_uri(uri)}",
+            hint="bring it back with `mlflow experiments restore`, or purge it (`mlflow gc`)",
+        )
+    return str(found.experiment_id)
+
+
+def _artifacts(home: Path, uri: str) -> str | None:
     if uri.startswith(("http://", "https://", "databricks")):
         return None
     # A database has no place for files of its own, and MLflow's default is the current folder.
     path = sqlite_path(uri)
-    root = path.parent if path else run.absolute().parents[2]
+    root = path.parent if path else home
     return str(root / "mlartifacts")
 
 

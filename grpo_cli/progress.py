@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 Style = Literal["live", "plain", "json", "quiet"]
 
 _PLAIN_EVERY_S = 5.0
+_MISMATCH_ALARM = 0.02
+"""Nats a token. Float32 engines stay below 1e-5; 2 % is a ratio that clipping begins to see."""
 
 
 class Progress:
@@ -49,9 +51,10 @@ class Progress:
         self._first_step = 0
         self._began = 0.0
         self._last_line = -math.inf
+        self._warned = False
 
-    def header(self, loaded: Loaded, seed: int, run: Path) -> None:
-        """Who runs where, before anything heavy is loaded."""
+    def header(self, loaded: Loaded, seed: int, run: Path, verifier: str | None = None) -> None:
+        """Who runs where, before anything heavy is loaded; `verifier`: what its audit says."""
         recipe = loaded.recipe
         self._steps = recipe.optim.steps
         if self._style in ("json", "quiet"):
@@ -62,6 +65,8 @@ class Progress:
             ("run", str(run)),
         ):
             self._say(f"{label:<7} {safe_text(value)}")
+        if verifier is not None:
+            self._say(safe_text(verifier))
 
     def begin(self, device: str, resumed: int | None, run: Path) -> None:
         """The model is loaded and the run starts, or goes on after step `resumed`."""
@@ -90,6 +95,7 @@ class Progress:
     def record(self, arm: Arm, record: StepRecord) -> None:
         """A step is on record."""
         self._remember(record)
+        self._warn_of_mismatch(arm, record)
         if self._style == "json":
             try:
                 print(json.dumps(step_json(record)), flush=True)  # noqa: T201 this is the data
@@ -101,6 +107,17 @@ class Progress:
         ):
             self._last_line = time.monotonic()
             self._say(self._line())
+
+    def _warn_of_mismatch(self, arm: Arm, record: StepRecord) -> None:
+        """Once a run: sampler and learner are further apart than a ratio of 1 should be."""
+        gap = record.scalars.get("mismatch/logp_abs_mean", 0.0)
+        if gap > _MISMATCH_ALARM and arm.recipe.correction.kind == "none" and not self._warned:
+            self._warned = True
+            self.notice(
+                f"sampler and learner differ by {gap:.3f} nats a token (step {record.step}) and "
+                "nothing corrects it: try learner.fp32_head and engine.fp32_head, or "
+                "`--set correction.kind=tis_token`"
+            )
 
     def _remember(self, record: StepRecord) -> None:
         self._step = record.step

@@ -6,6 +6,7 @@ synced line. Must not import torch or mlflow.
 
     run.json        RunInfo                     recipe.json, origins.json, sources/  what was asked
     identity.json   what it ran against         env.json, cmd.txt                    where it ran
+    audit.json      what is known of the verifier, if it was audited
     metrics.jsonl   one StepRecord a line       rollouts/, eval/                     a file a step
     checkpoints/    with the link `adapter`     superseded/               what a resume set aside
     mlflow.json     what MLflow has, logs/      lock, lock.json                      who holds it
@@ -33,7 +34,7 @@ from typing import TYPE_CHECKING, Any
 from grpo_cli.checkpoint import crashpoint, disk_errors, json_line, replace_file, sync_dir
 from grpo_cli.environment import environment
 from grpo_cli.errors import error
-from grpo_cli.recipe.schema import WITHOUT_EFFECT, Recipe
+from grpo_cli.recipe.schema import Recipe, has_effect
 from grpo_cli.runfiles import (
     SUPERSEDED,
     RunInfo,
@@ -71,7 +72,6 @@ __all__ = [
     "run_state",
 ]
 
-# Keys that `Recipe.hash` leaves out too: they cannot change a result.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
@@ -343,14 +343,14 @@ def _repair_metrics(path: Path) -> int:
 def _check_same(path: Path, recipe: Recipe, identity: Mapping[str, str]) -> None:
     """GR208 unless the folder belongs to this recipe and these identity facts."""
     for file, now in (("recipe.json", recipe.tree()), ("identity.json", dict(identity))):
-        skip = WITHOUT_EFFECT if file == "recipe.json" else ()
         try:
             then = json.loads((path / file).read_bytes())
         except (OSError, ValueError) as problem:
             raise damaged(path / file, "it cannot be read") from problem
         # `now` through JSON too, so that a tuple equals the list it was stored as.
         found = _differences(then, json.loads(json.dumps(now)))
-        if changed := sorted(text for key, text in found if key.split(".")[0] not in skip):
+        kept = (text for key, text in found if file != "recipe.json" or has_effect(key))
+        if changed := sorted(kept):
             raise error(
                 "GR208",
                 f"{path} was made with other values of {', '.join(changed)}",

@@ -49,8 +49,9 @@ class RunInfo:
 
 
 def find_runs(root: Path) -> list[Path]:
-    """Every run folder under `root`, sorted; superseded ones are left out."""
-    found = (path.parent for path in root.glob("*/*/s*-*/run.json"))
+    """Every run folder under `root`, sorted, with the cells of ablations; no superseded ones."""
+    patterns = ("*/*/s*-*/run.json", "ablations/*/*/s*-*/run.json")
+    found = (path.parent for pattern in patterns for path in root.glob(pattern))
     return sorted(path for path in found if SUPERSEDED not in path.name)
 
 

@@ -34,6 +34,11 @@ def eval_seed(run_seed: int, prompt_id: str, index: int) -> int:
     return seed63(run_seed, "eval", prompt_id, index)
 
 
+def coin_seed(run_seed: int, step: int, prompt_id: str, index: int) -> int:
+    """Seed of the coin that a `random_reward` arm tosses for one completion."""
+    return seed63(run_seed, "coin", step, prompt_id, index)
+
+
 @lru_cache(maxsize=4)
 def _permutation(run_seed: int, stream: str, epoch: int, size: int) -> np.ndarray:
     import numpy as np

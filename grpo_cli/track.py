@@ -28,11 +28,17 @@ from grpo_cli.types import RunStatus
 __all__ = [
     "Mirror",
     "MirrorResult",
+    "MirrorState",
     "SyncResult",
+    "brief",
     "check_metric_name",
+    "count",
     "default_uri",
+    "serve_ui",
     "shown_uri",
+    "start_follower",
     "start_mirror",
+    "stop_file",
     "sync",
 ]
 
@@ -79,8 +85,8 @@ class MirrorResult:
 
 
 @dataclass(slots=True)
-class _Progress:
-    """What the mirror last said about itself, in `logs/mirror.json`."""
+class MirrorState:
+    """What a mirror process last said about itself, in `logs/mirror.json`."""
 
     pid: int = 0
     local: bool = True
@@ -88,6 +94,7 @@ class _Progress:
     error: str | None = None
 
     def write(self, run: Path) -> None:
+        """Say it, when it is something new."""
         path = run / "logs" / "mirror.json"
         text = json.dumps(asdict(self))
         if not path.exists() or path.read_text() != text:
@@ -96,7 +103,8 @@ class _Progress:
             os.replace(tmp, path)
 
     @classmethod
-    def read(cls, run: Path, pid: int) -> _Progress:
+    def read(cls, run: Path, pid: int) -> MirrorState:
+        """What the mirror with this process id said."""
         try:
             found = cls(**json.loads((run / "logs" / "mirror.json").read_bytes()))
         except (OSError, ValueError, TypeError):
@@ -117,7 +125,7 @@ def sync(run: Path, uri: str) -> SyncResult:
         GrpoError: GR203 when another process is sending this run, GR207 when the tracker cannot be
             reached or refuses, GR204 or GR206 when the folder cannot be read.
     """
-    before, _ = _count(run, uri)
+    before, _ = count(run, uri)
     lock = FileLock(run / "mlflow.lock", thread_local=False)
     try:
         lock.acquire(timeout=0)
@@ -135,17 +143,17 @@ def sync(run: Path, uri: str) -> SyncResult:
     except Exception as problem:
         raise error(
             "GR207",
-            f"the tracker {shown_uri(uri)} cannot be used: {_brief(problem, uri)}",
+            f"the tracker {shown_uri(uri)} cannot be used: {brief(problem, uri)}",
             hint="check --tracking-uri or MLFLOW_TRACKING_URI; the run folder has everything, so "
             "`grpo runs sync` can send it later",
         ) from problem
     finally:
         lock.release()
-    sent, total = _count(run, uri)
+    sent, total = count(run, uri)
     return SyncResult(max(0, sent - before), sent, total)
 
 
-def _count(run: Path, uri: str) -> tuple[int, int]:
+def count(run: Path, uri: str) -> tuple[int, int]:
     """Steps that the store has, and steps on record."""
     place = read_places(run, read_info(run).run_id).get(shown_uri(uri), {})
     records = read_metrics(run)
@@ -176,25 +184,34 @@ class Mirror:
             except OSError as problem:
                 self._problem = str(problem)
         try:
-            sent, total = _count(self._run, self._uri)
+            sent, total = self.counts(self._run, self._uri)
         except (GrpoError, OSError) as problem:
             return MirrorResult(shown_uri(self._uri), 0, 0, self._problem or str(problem))
         return MirrorResult(shown_uri(self._uri), sent, total, self._problem)
 
+    def counts(self, run: Path, uri: str) -> tuple[int, int]:
+        """Steps that the store has, and steps on record."""
+        return count(run, uri)
+
+    def sign(self, run: Path) -> int:
+        """Changes with every call that the store acknowledged."""
+        path = run / "mlflow.json"
+        return path.stat().st_mtime_ns if path.exists() else 0
+
     def _wait(self, process: subprocess.Popen[bytes], timeout_s: float) -> None:
-        stop = _stop_file(self._run, process.pid)
+        stop = stop_file(self._run, process.pid)
         stop.touch()
         deadline = time.monotonic() + timeout_s
-        sign, since = self._sign(), time.monotonic()
+        sign, since = self.sign(self._run), time.monotonic()
         while process.poll() is None and time.monotonic() < deadline:
             time.sleep(_TICK_S)
-            if _Progress.read(self._run, process.pid).local or self._sign() != sign:
-                sign, since = self._sign(), time.monotonic()
+            if MirrorState.read(self._run, process.pid).local or self.sign(self._run) != sign:
+                sign, since = self.sign(self._run), time.monotonic()
             elif time.monotonic() - since > _PATIENCE_S:
                 process.kill()
                 process.wait()
                 self._problem = "the tracker does not answer"
-        problem = _Progress.read(self._run, process.pid).error
+        problem = MirrorState.read(self._run, process.pid).error
         if process.poll() is None:
             if problem is None:
                 return
@@ -204,22 +221,24 @@ class Mirror:
         if process.returncode:
             self._problem = problem or self._problem or f"it ended with code {process.returncode}"
 
-    def _sign(self) -> int:
-        """Changes with every call that the store acknowledged."""
-        path = self._run / "mlflow.json"
-        return path.stat().st_mtime_ns if path.exists() else 0
-
 
 def start_mirror(run: Path, uri: str) -> Mirror:
     """Start the process that mirrors a run that this process holds. Never raises."""
+    return Mirror(run, uri, *start_follower("grpo_cli.track", run, uri))
+
+
+def start_follower(
+    module: str, folder: Path, uri: str
+) -> tuple[subprocess.Popen[bytes] | None, str | None]:
+    """Start `python -m MODULE --follow FOLDER`; the process, or why there is none. Never raises."""
     # The URI may hold a password, so it goes through the environment and not the command line.
     env = {**os.environ, "MLFLOW_TRACKING_URI": uri, "OMP_NUM_THREADS": "1"}
     try:
-        (run / "logs").mkdir(exist_ok=True)
-        with open(run / "logs" / "mirror.log", "ab") as log:
+        (folder / "logs").mkdir(exist_ok=True)
+        with open(folder / "logs" / "mirror.log", "ab") as log:
             process = subprocess.Popen(
                 # -P: a file of the current folder must not stand in for a module.
-                [sys.executable, "-P", "-m", "grpo_cli.track", "--follow", str(run.absolute())],
+                [sys.executable, "-P", "-m", module, "--follow", str(folder.absolute())],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -228,16 +247,53 @@ def start_mirror(run: Path, uri: str) -> Mirror:
                 start_new_session=True,
             )
     except OSError as problem:
-        return Mirror(run, uri, None, f"the mirror did not start: {problem}")
-    return Mirror(run, uri, process, None)
+        return None, f"the mirror did not start: {problem}"
+    return process, None
+
+
+def serve_ui(runs_root: Path, uri: str | None, port: int) -> int:
+    """Serve MLflow's own pages for a database on loopback, until interrupted; the exit code.
+
+    Raises:
+        GrpoError: GR207 when there is nothing to serve here.
+    """
+    address = uri or default_uri(runs_root)
+    path = sqlite_path(address)
+    if address == "none" or address.startswith(("http://", "https://", "databricks")):
+        raise error(
+            "GR207",
+            f"the tracker is {shown_uri(address)}, which is no database of this machine",
+            hint="open its own pages, or name a database with --tracking-uri",
+        )
+    if path is not None and not path.exists():
+        raise error(
+            "GR207",
+            f"no MLflow store at {path}",
+            hint="`grpo train` and `grpo runs sync` make one",
+        )
+    # The address may hold a password, so it goes through the environment.
+    env = {
+        **os.environ,
+        "MLFLOW_BACKEND_STORE_URI": address,
+        "MLFLOW_TRACKING_URI": address,
+        "MLFLOW_DISABLE_TELEMETRY": "true",
+    }
+    command = [sys.executable, "-P", "-m", "mlflow", "ui", "--host", "127.0.0.1"]
+    try:
+        done = subprocess.run(
+            [*command, "--port", str(port), "--workers", "1"], env=env, check=False
+        )
+    except KeyboardInterrupt:
+        return 130
+    return 0 if done.returncode in (0, -2, 130) else 3
 
 
 def follow(run: Path, uri: str) -> int:
     """Send steps as they come until the run is over; the exit code of the mirror process."""
-    progress = _Progress(pid=os.getpid())
+    progress = MirrorState(pid=os.getpid())
     progress.write(run)
     run_id = read_info(run).run_id
-    stop = _stop_file(run, progress.pid)
+    stop = stop_file(run, progress.pid)
 
     def is_over() -> bool:
         if stop.exists() or not is_held(run):
@@ -258,7 +314,7 @@ def follow(run: Path, uri: str) -> int:
 
 
 def _follow(
-    run: Path, uri: str, run_id: str, progress: _Progress, is_over: Callable[[], bool]
+    run: Path, uri: str, run_id: str, progress: MirrorState, is_over: Callable[[], bool]
 ) -> int:
     with settings():
         # Before `local` ends: on a busy machine this alone takes seconds.
@@ -283,7 +339,7 @@ def _follow(
         except Exception as problem:
             # Whatever the tracker does, the run folder has everything; say so and try again.
             target, failures = None, failures + 1
-            progress.local, progress.error = False, _brief(problem, uri)
+            progress.local, progress.error = False, brief(problem, uri)
             sys.stderr.write(f"{type(problem).__name__}: {progress.error}\n")
             if isinstance(problem, GrpoError) or over:
                 progress.write(run)
@@ -305,11 +361,12 @@ def _try(lock: FileLock) -> bool:
     return True
 
 
-def _stop_file(run: Path, pid: int) -> Path:
+def stop_file(run: Path, pid: int) -> Path:
+    """The file whose appearance asks a mirror process to send the rest and end."""
     return run / "logs" / f"mirror-{pid}.stop"
 
 
-def _brief(problem: Exception, uri: str) -> str:
+def brief(problem: Exception, uri: str) -> str:
     """The first line of an error, cut, without the URI's user and password."""
     user = urlsplit(uri).netloc.rpartition("@")[0]
     text = str(problem).replace(f"{user}@", "") if user else str(problem)

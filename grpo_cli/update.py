@@ -57,7 +57,7 @@ def build_batch(
         prompt_N=prompt_N,
     )
     if recipe.kl.in_reward:
-        learner = _Learner(policy, adapter, reference, batch, recipe, UpdateResult())
+        learner = _Learner(policy, adapter, reference, batch, recipe, UpdateResult(), {})
         kl_N = learner.kl_to_reference()
         batch = replace(batch, kl_N=kl_N)
         reward_N = reward_N - recipe.kl.beta * kl_N
@@ -87,7 +87,7 @@ def update(
     `optim.max_nonfinite` of them in a row the rest is left undone.
     """
     result = UpdateResult(nonfinite_in_a_row=nonfinite_in_a_row)
-    learner = _Learner(policy, adapter, reference, batch, recipe, result)
+    learner = _Learner(policy, adapter, reference, batch, recipe, result, result.learner_logp)
     parts = _minibatches(batch, recipe.optim.minibatches)
     # Unless something is needed before it trains, the first minibatch needs no pass of its own:
     # its old policy is the one it trains with.
@@ -114,7 +114,7 @@ class _Learner:
     batch: Batch
     recipe: Recipe
     result: UpdateResult
-    learned: dict[int, Tensor] = field(default_factory=dict)
+    learned: dict[int, Tensor]
     """Log-probabilities under the policy before the batch's first step."""
     entropies: dict[int, Tensor] = field(default_factory=dict)
     reference: dict[int, Tensor] = field(default_factory=dict)
@@ -256,13 +256,10 @@ class _Learner:
             top_T = logp_T.detach() if recipe.correction.bypass else learned_T
             if not counted:
                 self.result.log_rhos += (top_T - sampler_T).cpu().split(lengths)
-            gap_T = (learned_T - sampler_T).abs()
             moved = tokens.adv_T != 0
             self.result.add(
                 {
                     "policy/entropy": Metric(float(entropy_T.detach().sum()), len(entropy_T)),
-                    "mismatch/logp_abs_mean": Metric(float(gap_T.sum()), len(gap_T)),
-                    "mismatch/logp_abs_max": Metric(float(gap_T.max()), 1, is_max=True),
                     "loss/effective_tokens_frac": Metric(int(moved.sum()), len(moved)),
                 }
             )

@@ -20,6 +20,8 @@ class UpdateResult:
     log_ratios: list[Tensor] = field(default_factory=list)
     log_rhos: list[Tensor] = field(default_factory=list)
     """log rho of the tokens of one sequence each (see objective/correction.py)."""
+    learner_logp: dict[int, Tensor] = field(default_factory=dict)
+    """Index of a trained sequence -> its log-probabilities before the batch's first update."""
     updates: int = 0
     without_signal: int = 0
     nonfinite: int = 0

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import sys
-import warnings
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -18,7 +17,17 @@ EXAMPLES = """Examples:
   grpo train dapo --seed 1 --set optim.lr=5e-4
 
   grpo train dr_grpo --json | jq .scalars
+
+  grpo train dapo --setup smollm2-arithmetic --engine vllm
 """
+
+
+class EngineName(StrEnum):
+    """The choices of `--engine`."""
+
+    AUTO = "auto"
+    TRANSFORMERS = "transformers"
+    VLLM = "vllm"
 
 
 def train(
@@ -31,6 +40,10 @@ def train(
         typer.Option("--set", metavar="KEY=VALUE", help="Change one key; repeatable."),
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Run seed: data order, adapter, sampling.")] = 0,
+    engine: Annotated[
+        EngineName | None,
+        typer.Option(help="What samples completions; short for `--set engine.kind=...`."),
+    ] = None,
     name: Annotated[
         str | None, typer.Option(help="Name of the run's folder; default: the setup's name.")
     ] = None,
@@ -69,7 +82,8 @@ def train(
 
     _prepare_libraries()
     hashes = load_plugins(plugins or ())
-    loaded = load(recipe, setup=setup, sets=sets or ())
+    wanted = [*(sets or ()), *([f"engine.kind={engine}"] if engine else ())]
+    loaded = load(recipe, setup=setup, sets=wanted)
     for file in plugins or ():
         loaded.sources[str(file)] = file.read_text()
     err = Console(stderr=True, highlight=False)
@@ -94,13 +108,6 @@ def train(
 
 
 def _prepare_libraries() -> None:
-    """What must be set before torch and transformers are imported."""
-    # torch's threads wait for each other by spinning. When another process takes one of the
-    # cores that wait burns its whole time slice (measured on 2 cores: 10 to 100 times slower);
-    # spinning briefly costs about a tenth on a quiet machine.
-    os.environ.setdefault("GOMP_SPINCOUNT", "1000")
-    # The libraries' advice is for people who call them; who runs `grpo` cannot act on it.
-    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
-    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
-    warnings.filterwarnings("ignore", category=FutureWarning)
-    warnings.filterwarnings("ignore", category=UserWarning, module="peft|torch|transformers")
+    from grpo_cli.prepare import prepare_libraries
+
+    prepare_libraries()

@@ -5,6 +5,7 @@ Dims: N sequences, T completion tokens laid end to end, D hidden size.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,11 +17,15 @@ from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
 
 from grpo_cli.errors import GrpoError, error
+from grpo_cli.hub import hub_or_cache
+from grpo_cli.policy.chat import chat_text, turn_end
 from grpo_cli.policy.logprob import chosen_logprob, upcast
 from grpo_cli.policy.source import model_path
-from grpo_cli.recipe.schema import Lora, Model
+from grpo_cli.recipe.schema import Learner, Lora, Model
 from grpo_cli.seeds import seed63
 from grpo_cli.types import Message
+
+_LEARNER = Learner()
 
 
 class Policy:
@@ -30,15 +35,23 @@ class Policy:
     """
 
     def __init__(
-        self, model: torch.nn.Module, tokenizer: PreTrainedTokenizerBase, device: torch.device
+        self,
+        model: torch.nn.Module,
+        tokenizer: PreTrainedTokenizerBase,
+        device: torch.device,
+        *,
+        fp32_head: bool = False,
+        thinking: bool | None = None,
     ) -> None:
         self.tokenizer = tokenizer
+        self.thinking = thinking
         self.device = device
         self.causal = model.to(device).eval().requires_grad_(False)
         self.peft: PeftModel | None = None
         self._active: str | None = None
         self.body: torch.nn.Module = model.base_model  # type: ignore[assignment]
-        self.head: torch.nn.Linear = model.get_output_embeddings()  # type: ignore[operator]
+        self._projection: torch.nn.Linear = model.get_output_embeddings()  # type: ignore[operator]
+        self.head = _in_float32(self._projection) if fp32_head else self._projection
         self.eos_ids = _eos_ids(model, tokenizer)
         self._check_head()
 
@@ -48,7 +61,7 @@ class Policy:
         ids = torch.arange(4, device=self.device)[None] % self.head.weight.shape[0]
         with torch.no_grad():
             want = upcast(self.causal(input_ids=ids).logits)
-            got = upcast(self.head(self.body(input_ids=ids).last_hidden_state))
+            got = self.logits(self.body(input_ids=ids).last_hidden_state)
         if not torch.allclose(want, got, rtol=1e-3, atol=1e-3):
             raise error(
                 "GR201",
@@ -76,7 +89,7 @@ class Policy:
                     self.peft.add_adapter(name, config)
             except ValueError as problem:
                 raise error("GR201", f"lora.targets: {problem}") from None
-        if self.causal.get_output_embeddings() is not self.head:  # type: ignore[operator]
+        if self.causal.get_output_embeddings() is not self._projection:  # type: ignore[operator]
             raise error(
                 "GR201",
                 "lora.targets names the vocabulary projection, which stays frozen here",
@@ -84,6 +97,10 @@ class Policy:
             )
         self.peft.eval()
         self._active = None
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Logits of hidden states (..., D), in float32 or better."""
+        return upcast(self.head(hidden.to(self.head.weight.dtype)))
 
     def environment(self) -> dict[str, str | int | None]:
         """What of this machine decides the bits of a result."""
@@ -94,6 +111,12 @@ class Policy:
             "cuda": torch.version.cuda,
             "torch_threads": torch.get_num_threads(),
         }
+
+    def memory(self) -> dict[str, float]:
+        """The most GPU memory that torch held so far, in GiB; nothing on a CPU."""
+        if self.device.type != "cuda":
+            return {}
+        return {"system/gpu_peak_gib": torch.cuda.max_memory_reserved(self.device) / 2**30}
 
     def copy_adapter(self, source: str, target: str) -> None:
         """Give one adapter the weights of another of the same shape."""
@@ -152,15 +175,16 @@ class Policy:
         with self.using(adapter):
             hidden = self.body(input_ids=ids, use_cache=False).last_hidden_state
         return chosen_logprob(
-            hidden[row_T, position_T], self.head, ids_T, temperature, entropy_grad=entropy_grad
+            hidden[row_T, position_T].to(self.head.weight.dtype),
+            self.head,
+            ids_T,
+            temperature,
+            entropy_grad=entropy_grad,
         )
 
     def render(self, messages: Sequence[Message]) -> tuple[int, ...]:
         """Prompt token ids of a chat, up to where the assistant starts to write."""
-        chat = [{"role": m.role, "content": m.content} for m in messages]
-        text = str(
-            self.tokenizer.apply_chat_template(chat, add_generation_prompt=True, tokenize=False)
-        )
+        text = chat_text(self.tokenizer, messages, self.thinking)
         # The template already holds every special token; adding them again would double the BOS.
         return tuple(self.tokenizer(text, add_special_tokens=False)["input_ids"])
 
@@ -180,7 +204,7 @@ def resolve_device(name: str) -> torch.device:
     return torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")
 
 
-def load_policy(model: Model, device_name: str) -> Policy:
+def load_policy(model: Model, device_name: str, learner: Learner = _LEARNER) -> Policy:
     """Load the base model and its tokenizer.
 
     Raises:
@@ -189,16 +213,17 @@ def load_policy(model: Model, device_name: str) -> Policy:
     """
     path = model_path(model)
     try:
-        config = AutoConfig.from_pretrained(path, revision=model.revision)
-        tokenizer = AutoTokenizer.from_pretrained(path, revision=model.revision)
-        causal = AutoModelForCausalLM.from_pretrained(
-            path,
-            revision=model.revision,
-            config=config,
-            dtype=getattr(torch, model.dtype),
-            use_safetensors=True,
-            attn_implementation="sdpa",
-        )
+        with hub_or_cache():
+            config = AutoConfig.from_pretrained(path, revision=model.revision)
+            tokenizer = AutoTokenizer.from_pretrained(path, revision=model.revision)
+            causal = AutoModelForCausalLM.from_pretrained(
+                path,
+                revision=model.revision,
+                config=config,
+                dtype=getattr(torch, learner.dtype),
+                use_safetensors=True,
+                attn_implementation="sdpa",
+            )
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as problem:
         raise _load_error(model, path, problem) from None
     if not tokenizer.chat_template:
@@ -207,7 +232,20 @@ def load_policy(model: Model, device_name: str) -> Policy:
             f"model `{model.id}` has no chat template",
             hint="use an instruct model, or put a chat_template.jinja into its folder",
         )
-    return Policy(causal, tokenizer, resolve_device(device_name))
+    return Policy(
+        causal,
+        tokenizer,
+        resolve_device(device_name),
+        fp32_head=learner.fp32_head,
+        thinking=model.thinking,
+    )
+
+
+def _in_float32(projection: torch.nn.Linear) -> torch.nn.Linear:
+    """A float32 copy of a frozen projection; itself when it is float32 already."""
+    if projection.weight.dtype == torch.float32:
+        return projection
+    return copy.deepcopy(projection).float()
 
 
 def _load_error(model: Model, path: str, problem: Exception) -> GrpoError:
@@ -234,7 +272,7 @@ def _eos_ids(model: torch.nn.Module, tokenizer: PreTrainedTokenizerBase) -> froz
     generation = getattr(model, "generation_config", None)
     declared = getattr(generation, "eos_token_id", None)
     ids = set(declared) if isinstance(declared, list) else {declared}
-    ids.add(tokenizer.eos_token_id)
+    ids |= {tokenizer.eos_token_id, turn_end(tokenizer)}
     found = frozenset(i for i in ids if isinstance(i, int))
     if not found:
         raise error("GR201", "the model names no end-of-sequence token")

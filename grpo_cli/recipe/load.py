@@ -50,18 +50,25 @@ class Absent(Enum):
     ABSENT = "absent"
 
 
-def load(name_or_path: str, *, setup: str | None = None, sets: Sequence[str] = ()) -> Loaded:
+def load(
+    name_or_path: str,
+    *,
+    setup: str | None = None,
+    sets: Sequence[str] = (),
+    layers: Sequence[Tree] = (),
+) -> Loaded:
     """The recipe called `name_or_path`, with another setup and single values replaced.
 
     Args:
         name_or_path: name of a shipped recipe, or the path of a file.
         setup: name or path of a setup file, in place of the recipe's own.
         sets: `a.b=c` assignments, applied in order after all files.
+        layers: parts of recipes that win over everything else, such as an arm of an axis.
 
     Raises:
         GrpoError: every problem of every file, in the order the files were read, then of `sets`.
     """
-    return _Load().run(name_or_path, setup, sets)
+    return _Load().run(name_or_path, setup, sets, layers)
 
 
 def leaves(recipe: Recipe) -> dict[str, JSON]:
@@ -165,7 +172,9 @@ class _Load:
         self.broken = False  # a layer is lost, so what the rest says about keys is not trustworthy
         self.no_setup = True
 
-    def run(self, typed: str, setup: str | None, sets: Sequence[str]) -> Loaded:
+    def run(
+        self, typed: str, setup: str | None, sets: Sequence[str], layers: Sequence[Tree]
+    ) -> Loaded:
         path = find(typed)
         tree = self.file(path, is_setup=False, chain=[])
         if tree is not None:
@@ -177,6 +186,9 @@ class _Load:
                     tree = replace(merge(tree, layer), span=tree.span)
             except GrpoError as bad:
                 self.fail(bad)
+        for layer in layers:
+            if tree is not None:
+                tree = replace(merge(tree, layer), span=tree.span)
         recipe = None
         if tree is not None and not self.broken:
             absent = SETUP_KEYS | {"setup"} if self.no_setup else frozenset[str]()
@@ -327,26 +339,26 @@ class _Load:
         return sorted(dict.fromkeys(self.problems), key=place)
 
 
-def assignment(text: str, number: int) -> Tree:
+def assignment(text: str, number: int, option: str = "--set") -> Tree:
     """The tree of one `--set a.b=c`: nested mappings down to the value.
 
     Raises:
         GrpoError: GR111 with the place in the text.
     """
-    path = f"--set #{number}"
-    hint = "write `--set objective.high=0.3`"
+    path = f"{option} #{number}"
+    hint = f"write `{option} objective.high=0.3`"
 
     def bad(message: str, column: int = 1, length: int = 1) -> GrpoError:
         return error("GR111", message, span=Span(path, 1, column, length, text), hint=hint)
 
     key, equals, value = text.partition("=")
     if not equals:
-        raise bad("`--set` needs `KEY=VALUE`", length=max(len(text), 1))
+        raise bad(f"`{option}` needs `KEY=VALUE`", length=max(len(text), 1))
     if not _SET_KEY.fullmatch(key):
         raise bad("the part before `=` must be a dotted key", length=max(len(key), 1))
     if key.split(".")[0] in ("setup", "extends"):
         hint = "use `--setup NAME`" if key.startswith("setup") else "it stands only in files"
-        raise bad(f"`{key.split('.')[0]}` cannot be changed with `--set`", length=len(key))
+        raise bad(f"`{key.split('.')[0]}` cannot be changed with `{option}`", length=len(key))
     if "\n" in value or "\r" in value:
         raise bad("the value must be one line", length=len(text.splitlines()[0]))
     try:

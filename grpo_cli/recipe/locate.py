@@ -28,6 +28,11 @@ def setups_dir() -> Path:
     return recipes_dir() / "setup"
 
 
+def axes_dir() -> Path:
+    """The folder of the shipped axes: what `--axis NAME` means."""
+    return recipes_dir() / "axes"
+
+
 def verifiers_dir() -> Path:
     """The folder of the shipped verifiers, one folder each."""
     return data_dir() / "verifiers"
@@ -41,6 +46,11 @@ def recipe_names() -> list[str]:
 def setup_names() -> list[str]:
     """Short names of the shipped setups, sorted."""
     return sorted(path.stem for path in setups_dir().glob("*.yaml"))
+
+
+def axis_names() -> list[str]:
+    """Short names of the shipped axes, sorted."""
+    return sorted(path.stem for path in axes_dir().glob("*.yaml"))
 
 
 def shown_path(path: Path) -> str:

@@ -21,6 +21,9 @@ from grpo_cli.objective.entropy import Entropy, NoEntropy
 from grpo_cli.objective.kinds import objective_kinds
 from grpo_cli.objective.kl import Kl
 from grpo_cli.objective.shaping import NoOverlong, Overlong
+from grpo_cli.recipe.control import Control, NoControl
+from grpo_cli.recipe.task_schema import ArithmeticTask as ArithmeticTask
+from grpo_cli.recipe.task_schema import Task
 
 if TYPE_CHECKING:
     AnyObjective = Objective
@@ -88,8 +91,9 @@ class Model(Node):
     """`tiny` (shipped), a local folder, or a hub id."""
     revision: str | None = None
     """A hub revision, best a commit hash."""
-    dtype: Literal["float32", "bfloat16"] = "float32"
-    """Of the base weights. Adapters and their optimizer state are always float32."""
+    thinking: bool | None = None
+    """Passed to the chat template as `enable_thinking`, which Qwen3's and some others know; null
+    passes nothing."""
 
 
 class Lora(Node):
@@ -101,27 +105,23 @@ class Lora(Node):
     """`all-linear`, or the names of the layers, such as `[q_proj, v_proj]`."""
 
 
-class ArithmeticTask(Node):
-    """Chains of additions, subtractions and products, made from a seed; embedded, no download."""
-
-    kind: Literal["arithmetic"] = "arithmetic"
-    min_level: int = Field(1, ge=1, le=5)
-    """Easiest difficulty level."""
-    max_level: int = Field(5, ge=1, le=5)
-    """Hardest difficulty level."""
-
-    @model_validator(mode="after")
-    def _levels_in_order(self) -> ArithmeticTask:
-        if self.min_level > self.max_level:
-            raise ValueError(f"min_level {self.min_level} is above max_level {self.max_level}")
-        return self
-
-
 class VerifierChoice(Node):
-    """Which verifier scores completions."""
+    """Which verifier scores completions. It runs in worker processes that can be killed."""
 
     name: str
-    """A folder of `verifiers/`, or the path of a folder with a `verifier.py`."""
+    """A folder of `verifiers/`, the path of a folder with a `verifier.py`, a function
+    `PATH.py:FUNC`, or another library's: `trl:TARGET:FUNC`, `verl:TARGET:FUNC`, where TARGET is a
+    `.py` file or a dotted module."""
+    options: dict[str, str] = Field(default_factory=dict)
+    """Options that the verifier declares, such as `{percent: strict}`."""
+    workers: int = Field(2, ge=1)
+    """Worker processes. Their number changes no verdict."""
+    sample_limit_s: float = Field(5.0, gt=0)
+    """Wall seconds for one completion; then its verdict is missing (status `timeout`)."""
+    batch_limit_s: float | None = Field(None, gt=0)
+    """Wall seconds for all completions of a round; what is unfinished then is missing."""
+    memory_gib: float = Field(4.0, gt=0)
+    """Address space of a worker. A library such as PyTorch needs more."""
 
 
 class Sampling(Node):
@@ -138,17 +138,37 @@ class Sampling(Node):
 class Engine(Node):
     """What samples completions."""
 
-    kind: Literal["transformers"] = "transformers"
+    kind: Literal["auto", "transformers", "vllm"] = "auto"
+    """`auto` is vLLM when it is installed and the model is not the tiny one, else transformers."""
     batch_rows: int = Field(128, ge=1)
-    """Most completions decoded at once."""
+    """Most completions decoded at once (transformers)."""
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """Of vLLM's copy of the weights; `auto` is the learner's."""
+    quantization: str | None = None
+    """How vLLM quantises its copy of the weights, such as `fp8`; what there is depends on its
+    version and on the device."""
+    fp32_head: bool = False
+    """Run vLLM's vocabulary projection in float32 (ScaleRL arXiv:2510.13786)."""
+    max_prompt_tokens: int = Field(1024, ge=1)
+    """Longest prompt that vLLM makes room for."""
+    gpu_memory: float = Field(0.35, gt=0, lt=1)
+    """vLLM's share of the GPU: its weights and its key-value cache."""
+    cpu_cache_gib: float = Field(1.0, gt=0)
+    """vLLM's key-value cache on a CPU, in GiB."""
+    sleep: bool = False
+    """Free vLLM's GPU memory while the learner works (its weights wait in host memory)."""
 
 
 class Learner(Node):
-    """How the update is cut to fit memory. It changes results by rounding only, so a run that ran
-    out of memory may go on with a smaller cut."""
+    """Precision of the learner, and how an update is cut to fit memory."""
 
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """Of the frozen base weights. Adapters and their optimizer state are always float32."""
+    fp32_head: bool = False
+    """Run the vocabulary projection in float32 whatever `dtype` is (ScaleRL arXiv:2510.13786)."""
     micro_batch_tokens: int = Field(8192, ge=1)
-    """Most tokens (prompt and padding included) in one forward pass; one sequence always fits."""
+    """Most tokens (prompt and padding included) in one forward pass; one sequence always fits.
+    Changes results by rounding only, so a run that ran out of memory may go on with fewer."""
 
 
 Beta = Annotated[float, Field(ge=0, lt=1)]
@@ -193,8 +213,27 @@ class Checkpoint(Node):
     """How many checkpoints stay on disk."""
 
 
-WITHOUT_EFFECT = ("summary", "setup", "checkpoint", "learner")
+WITHOUT_EFFECT = (
+    "summary",
+    "setup",
+    "checkpoint",
+    "learner.micro_batch_tokens",
+    "verifier.workers",
+    "audit",
+)
 """Keys that do not make another experiment, so a run may go on after they change."""
+
+
+def has_effect(key: str) -> bool:
+    """Whether the recipe leaf `key` (dotted) makes another experiment."""
+    return not any(key == skip or key.startswith(f"{skip}.") for skip in WITHOUT_EFFECT)
+
+
+def _without(tree: dict[str, Any], key: str) -> None:
+    *path, last = key.split(".")
+    for name in path:
+        tree = tree[name]
+    del tree[last]
 
 
 class Recipe(Node):
@@ -212,14 +251,18 @@ class Recipe(Node):
     entropy: Entropy = NoEntropy()
     overlong: Overlong = NoOverlong()
     filter: Filter = NoFilter()
+    control: Control = NoControl()
 
     optim: Optim
 
     model: Model
     device: Literal["auto", "cpu", "cuda"] = "auto"
     lora: Lora = Lora()
-    task: ArithmeticTask
+    task: Task
     verifier: VerifierChoice
+    audit: Literal["require", "warn", "off"] = "warn"
+    """Whether training asks for the verifier's `audit.json`: `require` refuses without a matching
+    one, `warn` says what it found."""
     sampling: Sampling
     engine: Engine = Engine()
     learner: Learner = Learner()
@@ -266,7 +309,7 @@ class Recipe(Node):
         """SHA-256 of everything that can change a result by more than rounding (hex)."""
         tree = self.tree()
         for key in WITHOUT_EFFECT:
-            del tree[key]
+            _without(tree, key)
         text = json.dumps(tree, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()
 
@@ -283,6 +326,7 @@ ALGORITHM_KEYS = frozenset(
         "entropy",
         "overlong",
         "filter",
+        "control",
         "optim",
     }
 )

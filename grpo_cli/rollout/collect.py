@@ -13,6 +13,7 @@ from itertools import islice
 
 from grpo_cli.objective.shaping import length_penalty
 from grpo_cli.recipe.schema import DynamicSampling, NoFilter, Recipe
+from grpo_cli.rollout.coin import tossed
 from grpo_cli.rollout.engine import Engine, Request
 from grpo_cli.seeds import data_index, sample_seed
 from grpo_cli.tasks import Task
@@ -29,6 +30,8 @@ class Demand:
     recipe: Recipe
     solved: frozenset[str] = frozenset()
     """Prompts that `filter.pass_rate_ceiling` leaves out."""
+    coin_rate: float | None = None
+    """How often the coin of a `random_reward` arm pays; None takes the verifier's scores."""
     kept: list[ScoredGroup] = field(default_factory=list)
     dropped: list[ScoredGroup] = field(default_factory=list)
     rounds: int = 0
@@ -97,12 +100,13 @@ def collect(
     demands: Sequence[Demand],
     task: Task,
     render: Callable[[Prompt], tuple[int, ...]],
-    verify: Callable[[str, str], Verdict],
+    verify: Callable[[Sequence[tuple[str, str]]], list[Verdict]],
 ) -> None:
-    """Fill every demand: one batched sampling call per round for all arms together.
+    """Fill every demand: per round one sampling call and one call of the verifier for all arms.
 
-    Ends for an arm when it has its groups or has used its rounds; `kept` may then be short, and a
-    step trains on what it has.
+    `verify` gets (text, reference) pairs and gives their verdicts in the same order. Ends for an
+    arm when it has its groups or has used its rounds; `kept` may then be short, and a step trains
+    on what it has.
     """
     while waiting := [demand for demand in demands if demand.open]:
         plan = [
@@ -129,26 +133,41 @@ def collect(
             )
         )
         sampled = time.perf_counter()
-        for demand, prompt, prompt_ids in plan:
-            size = demand.recipe.sampling.group_size
-            group = RolloutGroup(prompt, prompt_ids, tuple(islice(completions, size)))
-            scored = score(group, demand.recipe, verify)
+        groups = [
+            RolloutGroup(
+                prompt, prompt_ids, tuple(islice(completions, demand.recipe.sampling.group_size))
+            )
+            for demand, prompt, prompt_ids in plan
+        ]
+        pairs = [(c.text, group.prompt.reference) for group in groups for c in group.completions]
+        verdicts = verify(pairs)
+        assert len(verdicts) == len(pairs), (len(verdicts), len(pairs))
+        left = iter(verdicts)
+        for (demand, _, _), group in zip(plan, groups, strict=True):
+            own = tuple(islice(left, len(group.completions)))
+            if demand.coin_rate is not None:
+                own = tossed(own, demand.coin_rate, demand.run_seed, demand.step, group.prompt.id)
+            scored = score(group, demand.recipe, own)
             keep = isinstance(demand.recipe.filter, NoFilter) or has_contrast(scored)
             (demand.kept if keep and demand.missing > 0 else demand.dropped).append(scored)
         scored_at = time.perf_counter()
+        # Each arm is charged its share of a call that served all.
+        tokens: dict[int, int] = {}
+        for (demand, _, _), group in zip(plan, groups, strict=True):
+            made = sum(len(c.token_ids) for c in group.completions)
+            tokens[id(demand)] = tokens.get(id(demand), 0) + made
+        total = max(sum(tokens.values()), 1)
         for demand in waiting:
+            share = tokens.get(id(demand), 0) / total
             demand.rounds += 1
-            demand.rollout_s += sampled - start
-            demand.verify_s += scored_at - sampled
+            demand.rollout_s += share * (sampled - start)
+            demand.verify_s += share * (scored_at - sampled)
 
 
-def score(
-    group: RolloutGroup, recipe: Recipe, verify: Callable[[str, str], Verdict]
-) -> ScoredGroup:
-    """Verdicts of a group, and rewards = score + length penalty (NaN for a missing verdict)."""
+def score(group: RolloutGroup, recipe: Recipe, verdicts: tuple[Verdict, ...]) -> ScoredGroup:
+    """A group with its rewards = score + length penalty (NaN for a missing verdict)."""
     import torch
 
-    verdicts = tuple(verify(c.text, group.prompt.reference) for c in group.completions)
     penalty = length_penalty(
         torch.tensor([len(c.token_ids) for c in group.completions]),
         torch.tensor([is_truncated(c) for c in group.completions]),

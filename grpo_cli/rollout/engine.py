@@ -24,6 +24,15 @@ class Request:
     temperature: float
 
 
+@dataclass(frozen=True, slots=True)
+class Scoring:
+    """A given sequence to score at temperature 1, as the canary does."""
+
+    adapter: str | None
+    prompt_ids: tuple[int, ...]
+    completion_ids: tuple[int, ...]
+
+
 class Engine(Protocol):
     """A sampler. A completion depends on its own request and the weights, not on its neighbours'
     seeds, and the global random state is neither read nor moved."""
@@ -32,6 +41,15 @@ class Engine(Protocol):
         """One completion per request, in order, with the exact log-probability of each token."""
         ...
 
+    def score(self, scorings: Sequence[Scoring]) -> list[tuple[float, ...]]:
+        """Log-probability (nats) of each completion token, as the sampler sees it."""
+        ...
+
     def sync(self, adapter: str, version: int) -> None:
         """From now on sample `adapter` with the weights of `version` (its optimizer steps)."""
+        ...
+
+    def rest(self) -> None:
+        """The learner works next: give back what memory can be given back. The next call of
+        another method wakes the engine."""
         ...

@@ -5,6 +5,7 @@ Dims: R rows decoded together, U distinct prompts among them, V vocabulary.
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -15,9 +16,8 @@ from torch import Tensor
 from transformers import DynamicCache
 
 from grpo_cli.errors import error
-from grpo_cli.policy.logprob import upcast
 from grpo_cli.policy.policy import Policy
-from grpo_cli.rollout.engine import Request
+from grpo_cli.rollout.engine import Request, Scoring
 from grpo_cli.types import Completion, Finish
 
 _SMALL_MODEL = 10_000_000
@@ -36,6 +36,10 @@ class TransformersEngine:
         self._policy = policy
         self._batch_rows = batch_rows
         self._versions: dict[str, int] = {}
+        # transformers renamed it; a model takes the other name silently and without effect.
+        arguments = inspect.signature(policy.body.forward).parameters
+        self._cache_argument = "cache" if "cache" in arguments else "past_key_values"
+        assert self._cache_argument in arguments, arguments
         num_parameters = sum(p.numel() for p in policy.causal.parameters())
         self._one_thread = policy.device.type == "cpu" and num_parameters < _SMALL_MODEL
 
@@ -60,6 +64,31 @@ class TransformersEngine:
                     done = self._decode([requests[i] for i in block])
                 out.update(zip(block, done, strict=True))
         return [out[i] for i in range(len(requests))]
+
+    def score(self, scorings: Sequence[Scoring]) -> list[tuple[float, ...]]:
+        """Log-probabilities of given completions, read through the decoding cache."""
+        return [self._score(scoring) for scoring in scorings]
+
+    def rest(self) -> None:
+        """Nothing to give back: the weights are the learner's own."""
+
+    @torch.inference_mode()
+    def _score(self, scoring: Scoring) -> tuple[float, ...]:
+        row = Request(scoring.prompt_ids, 0, scoring.adapter, len(scoring.completion_ids), 1.0)
+        ids = torch.tensor([scoring.completion_ids], device=self._policy.device)
+        with self._threads(), self._policy.using(scoring.adapter):
+            cache, mask, hidden = self._prefill([row])
+            width = mask.shape[1] + ids.shape[1] - 1
+            later = self._policy.body(
+                input_ids=ids[:, :-1],
+                attention_mask=mask.new_ones(1, width),
+                position_ids=torch.arange(mask.shape[1], width, device=mask.device)[None],
+                use_cache=True,
+                **{self._cache_argument: cache},
+            ).last_hidden_state
+            logits = self._policy.logits(torch.cat([hidden[:, None], later], dim=1))
+            logp = logits.log_softmax(-1).gather(-1, ids[..., None])[0, :, 0]
+        return tuple(logp.tolist())
 
     @contextmanager
     def _threads(self) -> Iterator[None]:
@@ -86,7 +115,7 @@ class TransformersEngine:
         alive = torch.arange(len(rows))  # rows of the original block that still decode
         finished = torch.zeros(len(rows), dtype=torch.bool)
         for t in range(int(limits.max())):
-            logits = upcast(policy.head(hidden)) / temperature_R
+            logits = policy.logits(hidden) / temperature_R
             logp_RV = logits.log_softmax(-1)
             token_R = _inverse_cdf(logp_RV, uniform_RT[:, t])
             chosen_R = logp_RV.gather(-1, token_R[:, None])[:, 0]
@@ -116,8 +145,8 @@ class TransformersEngine:
                 input_ids=token_R[:, None],
                 attention_mask=mask,
                 position_ids=mask.sum(1, keepdim=True) - 1,
-                cache=cache,
                 use_cache=True,
+                **{self._cache_argument: cache},
             ).last_hidden_state[:, -1]
         if not all(map(math.isfinite, chain.from_iterable(logp_R))):
             # Sampling would go on with arbitrary tokens, all wrong, and look like a bad policy.
@@ -152,8 +181,8 @@ class TransformersEngine:
             input_ids=ids,
             attention_mask=mask,
             position_ids=(mask.cumsum(1) - 1).clamp(min=0),
-            cache=cache,
             use_cache=True,
+            **{self._cache_argument: cache},
         ).last_hidden_state[:, -1]
         place = {prompt: i for i, prompt in enumerate(distinct)}
         spread = torch.tensor([place[row.prompt_ids] for row in rows], device=device)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
+from pathlib import Path
 from typing import Protocol
 
-from grpo_cli.recipe.schema import ArithmeticTask
+from grpo_cli.recipe.task_schema import AnyTask, ArithmeticTask
+from grpo_cli.tasks.filters import GoldVerifier
 from grpo_cli.types import Prompt
 
 
@@ -23,8 +26,44 @@ class Task(Protocol):
         ...
 
 
-def load_task(settings: ArithmeticTask) -> Task:
-    """The task that a recipe's `task` node describes."""
-    from grpo_cli.tasks.arithmetic import Arithmetic
+def load_task(
+    settings: AnyTask, verifier: GoldVerifier | None = None, *, train: bool = True
+) -> Task:
+    """The task that a recipe's `task` node describes.
 
-    return Arithmetic(tuple(range(settings.min_level, settings.max_level + 1)))
+    Args:
+        settings: the node.
+        verifier: the recipe's verifier; `filters.unparsable` asks it about every gold.
+        train: False reads the held-out rows only, for evaluation; `size` is then 0.
+
+    Raises:
+        GrpoError: GR205 when the data is not there, or has rows that cannot be used.
+    """
+    if isinstance(settings, ArithmeticTask):
+        from grpo_cli.tasks.arithmetic import Arithmetic
+
+        levels = tuple(range(settings.min_level, settings.max_level + 1))
+        return Arithmetic(levels, settings)
+    from grpo_cli.tasks.data import load_data
+
+    return load_data(settings, verifier, train=train)
+
+
+def task_fingerprint(settings: AnyTask) -> str:
+    """What a run folder remembers of a task's data, so that resuming on other rows is refused.
+
+    SHA-256 of the local files (hex), or the hub's ids and revisions. Reads files, not the hub.
+    """
+    if isinstance(settings, ArithmeticTask):
+        return "arithmetic"
+    from grpo_cli.tasks.data import places
+
+    parts = []
+    for place in places(settings):
+        if place is None:
+            continue
+        if place.file is not None:
+            parts.append(hashlib.sha256(Path(place.file).read_bytes()).hexdigest())
+        else:
+            parts.append(f"{place.hub_id}@{place.revision or 'main'}")
+    return "+".join(parts)

@@ -13,11 +13,14 @@ Must not import torch.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 
 from grpo_cli.errors import error
+from grpo_cli.recipe.task_schema import ArithmeticTask
+from grpo_cli.tasks.wording import turns
 from grpo_cli.types import Message, Prompt
 
 LEVELS = (1, 2, 3, 4, 5)
@@ -32,8 +35,9 @@ _SHAPES = {
     4: ("nnnn", "ppn", "pnp", "npp"),
     5: ("nnnnn", "pnnn", "npnn", "nnpn", "nnnp"),
 }
-_MAX_TOTAL = 99
+MAX_TOTAL = 99
 _MAX_MISSES = 5_000
+_PLAIN = ArithmeticTask()
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +90,11 @@ class Question:
         """As the model reads it: `34+7*6-25`."""
         first, *rest = self.terms
         return str(first) + "".join(f"{'+' if t.sign > 0 else '-'}{t}" for t in rest)
+
+    @property
+    def spaced(self) -> str:
+        """As general models are used to it: `34 + 7 * 6 - 25`."""
+        return re.sub(r"[-+*]", r" \g<0> ", self.text)
 
     @property
     def answer(self) -> int:
@@ -149,11 +158,13 @@ def steps(terms: tuple[Term, ...], start: int | None = None) -> Iterator[Step]:
             total = step.result
 
 
-def draw_question(level: int, held_out: bool, *place: str | int) -> Question:
+def draw_question(
+    level: int, held_out: bool, *place: str | int, max_total: int = MAX_TOTAL
+) -> Question:
     """The question at a place: the first candidate there on the wanted side of the split."""
     for attempt in count():
         draws = Draws("arithmetic", level, *place, attempt)
-        terms = _draw_terms(level, draws)
+        terms = _draw_terms(level, draws, max_total)
         if terms is not None:
             question = Question(level, terms)
             if question.held_out == held_out:
@@ -161,8 +172,8 @@ def draw_question(level: int, held_out: bool, *place: str | int) -> Question:
     raise AssertionError("count() does not end")
 
 
-def _draw_terms(level: int, draws: Draws) -> tuple[Term, ...] | None:
-    """Terms whose running totals stay in 0..99; None when a product does not fit."""
+def _draw_terms(level: int, draws: Draws, max_total: int) -> tuple[Term, ...] | None:
+    """Terms whose running totals stay in 0..max_total; None when a product does not fit."""
     shapes = _SHAPES[level]
     terms: list[Term] = []
     total = 0
@@ -170,15 +181,15 @@ def _draw_terms(level: int, draws: Draws) -> tuple[Term, ...] | None:
         if kind == "p":
             number, factor = 2 + draws.below(8), 2 + draws.below(8)
             value = number * factor
-            signs = [s for s in (1, -1) if 0 <= total + s * value <= _MAX_TOTAL]
+            signs = [s for s in (1, -1) if 0 <= total + s * value <= max_total]
             if not signs:
                 return None
             term = Term(signs[draws.below(len(signs))] if terms else 1, number, factor)
         elif not terms:
-            term = Term(1, 1 + draws.below(_MAX_TOTAL))
+            term = Term(1, 1 + draws.below(max_total))
         else:
             # Draw the next total, not the next number: totals are then uniform, answers too.
-            change = (total + 1 + draws.below(_MAX_TOTAL)) % (_MAX_TOTAL + 1) - total
+            change = (total + 1 + draws.below(max_total)) % (max_total + 1) - total
             term = Term(1 if change > 0 else -1, abs(change))
         terms.append(term)
         total += term.sign * term.value
@@ -193,15 +204,16 @@ class Arithmetic:
 
     size = 65_536
 
-    def __init__(self, levels: tuple[int, ...]) -> None:
+    def __init__(self, levels: tuple[int, ...], settings: ArithmeticTask = _PLAIN) -> None:
         self.levels = levels
+        self._settings = settings
 
     def train(self, index: int) -> Prompt:
         """The training prompt at `index`, 0 <= index < size. Raises IndexError outside."""
         if not 0 <= index < self.size:
             raise IndexError(f"train index {index} is not in 0..{self.size - 1}")
         level = self.levels[index % len(self.levels)]
-        return draw_question(level, False, "train", index).prompt()
+        return self._worded(self._draw(level, False, index))
 
     def held_out(self, n: int) -> tuple[Prompt, ...]:
         """The first `n` held-out prompts, levels in turn; no two are reorderings of each other.
@@ -214,7 +226,7 @@ class Arithmetic:
         while len(prompts) < n:
             level = self.levels[len(prompts) % len(self.levels)]
             for _ in range(_MAX_MISSES):
-                question = draw_question(level, True, "held_out", next(streams[level]))
+                question = self._draw(level, True, next(streams[level]))
                 if question.canonical not in seen:
                     break
             else:
@@ -222,8 +234,19 @@ class Arithmetic:
                     "GR205",
                     f"the arithmetic task has only {len(prompts)} distinct held-out questions "
                     f"between levels {self.levels[0]} and {self.levels[-1]}, {n} were asked for",
-                    hint="lower eval.num_questions or raise task.max_level",
+                    hint="lower eval.num_questions, or raise task.max_level or task.max_total",
                 )
             seen.add(question.canonical)
-            prompts.append(question.prompt())
+            prompts.append(self._worded(question))
         return tuple(prompts)
+
+    def _draw(self, level: int, held_out: bool, index: int) -> Question:
+        stream = "held_out" if held_out else "train"
+        most = self._settings.max_total
+        return draw_question(level, held_out, stream, index, max_total=most)
+
+    def _worded(self, question: Question) -> Prompt:
+        """The prompt as the recipe words it. Its id is the question's, however it is asked."""
+        form = self._settings
+        asked = question.spaced if form.answer == "boxed" else question.text
+        return replace(question.prompt(), messages=turns(asked, form.template, form.system))

@@ -68,8 +68,8 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """
     path = tmp_path_factory.mktemp("store") / "mlflow.db"
     program = (
-        "import sys; from grpo_cli.mlflow_run import settings, _connect\n"
-        "with settings(): _connect(sys.argv[1])\n"
+        "import sys; from grpo_cli.mlflow_run import settings, connect\n"
+        "with settings(): connect(sys.argv[1])\n"
         "assert 'torch' not in sys.modules"
     )
     command = [sys.executable, "-c", program, f"sqlite:///{path}"]

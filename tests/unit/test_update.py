@@ -38,9 +38,9 @@ def groups(policy: Policy, prompts, chosen: Recipe) -> list[ScoredGroup]:
             Request(ids, sample_seed(0, 1, prompt.id, k), "arm0", chosen.sampling.max_tokens, 1.0)
             for k in range(size)
         ]
-        verdicts = iter([Verdict(float(k % 2), Status.OK) for k in range(size)])
+        verdicts = tuple(Verdict(float(k % 2), Status.OK) for k in range(size))
         group = RolloutGroup(prompt, ids, tuple(engine.sample(requests)))
-        found.append(score(group, chosen, lambda text, reference, v=verdicts: next(v)))
+        found.append(score(group, chosen, verdicts))
     return found
 
 
@@ -96,11 +96,15 @@ def test_one_minibatch_is_exactly_on_policy(policy: Policy, prompts) -> None:
 def test_the_old_policy_is_the_one_before_the_first_minibatch(policy: Policy, prompts) -> None:
     # A large step moves the policy; the second minibatch must see it in its ratio.
     chosen = recipe("optim.minibatches=2")
-    _, result = run(policy, chosen, groups(policy, prompts, chosen))
+    scored = groups(policy, prompts, chosen)
+    _, result = run(policy, chosen, scored)
     assert result.scalars()["ratio/max"] > 1.001
     assert result.updates == 2
     # The sampler was the policy before the first step, so it agrees with the old one, not the new.
-    assert result.scalars()["mismatch/logp_abs_max"] < 1e-4
+    completions = [c for g in scored for c in g.group.completions]
+    for n, logp_T in result.learner_logp.items():
+        sampler_T = torch.tensor(completions[n].logp)
+        assert (logp_T - sampler_T).abs().max() < 1e-4
 
 
 def test_bypass_takes_the_sampler_as_the_old_policy(policy: Policy, prompts) -> None:

@@ -20,6 +20,8 @@ import unicodedata
 
 from grpo_cli.types import Status, Verdict
 
+KIND = "integer"
+
 # Not int(): it refuses long numbers, accepts `1_000` and costs quadratic time.
 _INTEGER = re.compile(r"([+-]?)(\d{1,3}(?:,\d{3})+|\d+)\.?")
 _MARKER = re.compile(r"#+")
@@ -46,6 +48,17 @@ def verify(text: str, reference: str) -> Verdict:
     (answer,) = answers
     assert answer is not None
     return Verdict(score=float(answer == wanted), status=Status.OK, parsed=answer)
+
+
+def answer(reference: str) -> str:
+    """The shortest completion that answers `reference`: `#16`.
+
+    Raises ValueError when `reference` is not an integer.
+    """
+    wanted = canonical_integer(reference)
+    if wanted is None:
+        raise ValueError(f"the reference {reference!r} is not an integer")
+    return f"#{wanted}"
 
 
 def canonical_integer(text: str) -> str | None:

@@ -51,10 +51,14 @@ class Script:
         return out
 
 
-def verify(text: str, reference: str) -> Verdict:
+def judge(text: str, reference: str) -> Verdict:
     if text == "error":
         return Verdict(math.nan, Status.ERROR)
     return Verdict(float(text == reference), Status.OK if text != "long" else Status.UNPARSED)
+
+
+def verify(pairs: Sequence[tuple[str, str]]) -> list[Verdict]:
+    return [judge(*pair) for pair in pairs]
 
 
 def recipe(*sets: str, name: str = "dapo") -> Recipe:
@@ -151,3 +155,20 @@ def test_a_missing_verdict_is_neither_right_nor_wrong() -> None:
     assert not got.kept
     got = run(Script(lambda i, k: "error" if k else "1"), recipe(name="grpo"))
     assert math.isnan(got.kept[0].rewards[1])
+
+
+def test_a_round_is_one_call_of_the_verifier_for_all_arms() -> None:
+    calls: list[list[tuple[str, str]]] = []
+
+    def counted(pairs: Sequence[tuple[str, str]]) -> list[Verdict]:
+        calls.append(list(pairs))
+        return verify(pairs)
+
+    demands = [Demand(f"arm{i}", 0, 1, recipe()) for i in range(2)]
+    render = lambda p: (int(p.messages[0].content),)  # noqa: E731
+    collect(Script(mixed), demands, Numbers(1000), render, counted)
+    assert [len(pairs) for pairs in calls] == [16]
+    for demand in demands:
+        for group in demand.kept:
+            texts = [c.text for c in group.group.completions]
+            assert [v.score for v in group.verdicts] == [float(text == "1") for text in texts]

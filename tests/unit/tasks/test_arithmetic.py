@@ -105,3 +105,36 @@ def test_more_held_out_questions_than_exist() -> None:
 def test_index_outside_the_pool(index: int) -> None:
     with pytest.raises(IndexError):
         TASK.train(index)
+
+
+def test_the_boxed_form_asks_the_same_questions_in_english() -> None:
+    boxed = load_task(ArithmeticTask(answer="boxed"))
+    for i in range(20):
+        plain, asked = TASK.train(i), boxed.train(i)
+        words = asked.messages[0].content
+        assert (asked.id, asked.reference) == (plain.id, plain.reference)
+        assert words.startswith("What is ")
+        assert words.endswith("? Think step by step and put the final answer in \\boxed{}.")
+        expression = words.removeprefix("What is ").partition("?")[0]
+        assert expression.replace(" ", "") == plain.messages[0].content
+        assert " " in expression
+    assert boxed.held_out(3)[0].messages[0].content == HELD_OUT_BOXED
+
+
+HELD_OUT_BOXED = "What is 49 + 10? Think step by step and put the final answer in \\boxed{}."
+
+
+def test_a_template_of_ones_own() -> None:
+    settings = ArithmeticTask(answer="boxed", template="{question} = ?", system="Be brief.")
+    prompt = load_task(settings).held_out(1)[0]
+    assert [(m.role, m.content) for m in prompt.messages] == [
+        ("system", "Be brief."),
+        ("user", "49 + 10 = ?"),
+    ]
+
+
+@given(st.sampled_from(LEVELS), INDEX, st.sampled_from([10, 20, 50]))
+def test_smaller_numbers(level: int, index: int, most: int) -> None:
+    question = draw_question(level, False, "train", index, max_total=most)
+    assert all(0 <= step.result <= most for step in steps(question.terms))
+    assert all(term.value <= most for term in question.terms)

@@ -1,13 +1,16 @@
 """Loading verifiers by path, and calling them without losing a failure."""
 
+import hashlib
 import math
+import sys
 from pathlib import Path
 
 import pytest
 
 from grpo_cli.errors import GrpoError
 from grpo_cli.types import Status
-from grpo_cli.verify.load import LoadedVerifier, load_verifier
+from grpo_cli.verify.load import LoadedVerifier, load_source, load_verifier
+from grpo_cli.verify.source import VerifierSource
 
 BUNDLED = Path(__file__).parents[3] / "verifiers"
 HEAD = "from grpo_cli.types import Status, Verdict\nimport math\n"
@@ -101,3 +104,101 @@ def test_missing_file_function_or_import(tmp_path: Path) -> None:
         make(tmp_path, "import no_such_module_anywhere")
     with pytest.raises(GrpoError, match=r"GR205.*SyntaxError"):
         make(tmp_path, "def verify(t, r:")
+
+
+OPTIONS = (
+    'OPTIONS = {"percent": ("strict", "equal"), "order": ("strict", "any")}\n'
+    'def verify(t, r, percent="strict", order="strict"):\n'
+    '    return Verdict(1.0, Status.OK, parsed=f"{percent} {order}")\n'
+)
+
+
+def test_options_have_defaults_and_are_passed_on(tmp_path: Path) -> None:
+    plain = make(tmp_path, OPTIONS)
+    assert plain("", "").parsed == "strict strict"
+    assert dict(plain.source.options) == {"order": "strict", "percent": "strict"}
+    chosen = load_verifier("mine", tmp_path, {"percent": "equal"})
+    assert chosen("", "").parsed == "equal strict"
+    assert chosen.sha256 == plain.sha256
+    assert load_source(VerifierSource.from_json(chosen.source.to_json()))("", "").parsed == (
+        "equal strict"
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "message", "hint"),
+    [
+        ({"pecent": "equal"}, "has no option 'pecent'", "did you mean 'percent'?"),
+        ({"rounding": "no"}, "has no option 'rounding'", "its options: order, percent"),
+        ({"percent": "equals"}, "cannot be 'equals'", "did you mean 'equal'?"),
+        ({"percent": "7"}, "cannot be '7'", "its values: strict, equal"),
+    ],
+)
+def test_an_unknown_option_or_value_is_refused(
+    tmp_path: Path, options: dict[str, str], message: str, hint: str
+) -> None:
+    make(tmp_path, OPTIONS)
+    with pytest.raises(GrpoError, match="GR205") as caught:
+        load_verifier("mine", tmp_path, options)
+    assert message in str(caught.value)
+    assert caught.value.problems[0].hint == hint
+
+
+def test_a_verifier_without_options_says_so() -> None:
+    with pytest.raises(GrpoError, match="no option 'percent'") as caught:
+        load_verifier("exact_integer", BUNDLED, {"percent": "strict"})
+    assert caught.value.problems[0].hint == "it has no options"
+
+
+@pytest.mark.parametrize("declared", ["[]", "{'a': ()}", "{'a': 'strict'}", "{1: ('a',)}"])
+def test_options_that_are_declared_wrongly(tmp_path: Path, declared: str) -> None:
+    with pytest.raises(GrpoError, match=r"GR205.*OPTIONS of the verifier mine"):
+        make(tmp_path, f"OPTIONS = {declared}\ndef verify(t, r): return None")
+
+
+def test_kind_and_answer(tmp_path: Path) -> None:
+    plain = make(tmp_path, "def verify(t, r): return None")
+    assert (plain.kind, plain.answer) == ("number", None)
+    code = "KIND = 'choice'\ndef answer(r): return f'({r})'\ndef verify(t, r): return None"
+    chosen = make(tmp_path, code)
+    assert chosen.kind == "choice"
+    assert chosen.answer is not None
+    assert chosen.answer("B") == "(B)"
+    with pytest.raises(GrpoError, match=r"GR205.*KIND 'choices'") as caught:
+        make(tmp_path, "KIND = 'choices'\ndef verify(t, r): return None")
+    assert caught.value.problems[0].hint == "did you mean 'choice'?"
+
+
+def test_files_of_the_folder_are_imported_relatively_and_hashed(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "units.py").write_text("FACTOR = 0.5\n")
+    code = "from .units import FACTOR\ndef verify(t, r): return Verdict(FACTOR, Status.OK)"
+    one = make(tmp_path, code)
+    assert one("", "").score == 0.5
+    (tmp_path / "mine" / "units.py").write_text("FACTOR = 0.7\n")
+    two = make(tmp_path, code)
+    assert two("", "").score == 0.7
+    assert one.sha256 != two.sha256
+    (tmp_path / "mine" / "notes.txt").write_text("not code")
+    assert make(tmp_path, code).sha256 == two.sha256
+
+
+def test_the_hash_of_a_single_file_is_that_of_its_bytes() -> None:
+    code = (BUNDLED / "exact_integer" / "verifier.py").read_bytes()
+    assert load_verifier("exact_integer", BUNDLED).sha256 == hashlib.sha256(code).hexdigest()
+
+
+def test_a_second_version_within_a_second_is_the_one_that_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bytecode files know a source by its second and size: both versions would look the same."""
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    for score in ("0.25", "0.75"):
+        verifier = make(tmp_path, f"def verify(t, r): return Verdict({score}, Status.OK)")
+        assert verifier("", "").score == float(score)
+    assert not list(tmp_path.rglob("*.pyc"))
+
+
+def test_exiting_at_import_is_an_error_and_not_the_end(tmp_path: Path) -> None:
+    with pytest.raises(GrpoError, match=r"GR205.*SystemExit"):
+        make(tmp_path, "raise SystemExit(0)")

@@ -1,0 +1,165 @@
+"""What a recipe may say about its task: one class per kind. Must not import torch.
+
+Every kind words its questions through `template` and `system`, so one set of questions can be asked
+in several ways; a prompt's id does not depend on the wording.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, field_validator, model_validator
+
+from grpo_cli.config import Node
+
+PLACE = "{question}"
+"""Where a template takes the question; other braces are plain text."""
+
+BOXED = "{question}\n\nThink step by step and put the final answer in \\boxed{}."
+"""The default wording of questions for general chat models."""
+
+
+class _Worded(Node):
+    template: str = PLACE
+    """The user's turn, with `{question}` where the question goes."""
+    system: str | None = None
+    """A system turn before it; null leaves that to the chat template."""
+
+    @field_validator("template")
+    @classmethod
+    def _has_a_place(cls, template: str) -> str:
+        if template.count(PLACE) != 1:
+            raise ValueError(f"template must hold `{PLACE}` once")
+        return template
+
+
+class ArithmeticTask(_Worded):
+    """Chains of additions, subtractions and products, made from a seed; embedded, no download."""
+
+    kind: Literal["arithmetic"] = "arithmetic"
+    min_level: int = Field(1, ge=1, le=5)
+    """Easiest difficulty level."""
+    max_level: int = Field(5, ge=1, le=5)
+    """Hardest difficulty level."""
+    max_total: int = Field(99, ge=10, le=99)
+    """Largest number, product and running total."""
+    answer: Literal["marker", "boxed"] = "marker"
+    """`marker` asks `34+7*6-25`, which the tiny model answers after a `#`; `boxed` asks
+    `34 + 7 * 6 - 25` in plain English, for the answer in a `\\boxed{}`."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _boxed_asks_in_english(cls, tree: Any) -> Any:
+        if isinstance(tree, dict) and tree.get("answer") == "boxed":
+            words = f"What is {PLACE}? Think step by step and put the final answer in \\boxed{{}}."
+            return {"template": words, **tree}
+        return tree
+
+    @model_validator(mode="after")
+    def _levels_in_order(self) -> ArithmeticTask:
+        _in_order(self.min_level, self.max_level)
+        return self
+
+
+class Filters(Node):
+    """Training questions to leave out. Held-out questions stay, so that scores compare with other
+    people's; `grpo tasks show` counts what every filter finds in both."""
+
+    unparsable: bool = False
+    """Golds that the recipe's own verifier does not accept as an answer to themselves."""
+    ambiguous: bool = False
+    """Questions that stand in the data with different golds."""
+    contains_gold: bool = False
+    """Questions whose text holds their gold, as a word or number of its own."""
+    max_guess_rate: float | None = Field(None, ge=0, le=1)
+    """Multiple choice (and yes/no) questions that a blind guess answers more often than this; 0
+    leaves out every such question."""
+
+
+class _Data(_Worded):
+    path: str | None = None
+    """A JSON lines file of training rows, or a folder with one file per split."""
+    eval_path: str | None = None
+    """A JSON lines file of held-out rows."""
+    filters: Filters = Filters()
+
+
+class Gsm8kTask(_Data):
+    """GSM8K (arXiv:2110.14168): 7,473 training and 1,319 test word problems, gold after `####`.
+
+    `path` is a file with the columns question and answer, or a folder with `train.jsonl` and
+    `test.jsonl`; without it the rows come from the hub.
+    """
+
+    kind: Literal["gsm8k"] = "gsm8k"
+    id: str = "openai/gsm8k"
+    """Data set on the hub."""
+    revision: str | None = "740312add88f781978c0658806c59bc2815b9866"
+    template: str = BOXED
+
+
+class MathTask(_Data):
+    """MATH (arXiv:2103.03874): 7,500 competition problems, evaluated on MATH-500.
+
+    MATH-500 (arXiv:2305.20050) is a part of MATH's test split, so the two are apart. `path` is a
+    file with the columns problem and solution or answer, or a folder with `train.jsonl` and
+    `test.jsonl`; without it the rows come from the hub.
+    """
+
+    kind: Literal["math"] = "math"
+    id: str = "DigitalLearningGmbH/MATH-lighteval"
+    """Training data set on the hub."""
+    revision: str | None = "0530c78699ea5e8eb5530600900e1f328b48acad"
+    eval_id: str = "HuggingFaceH4/MATH-500"
+    """Held-out data set on the hub."""
+    eval_revision: str | None = "6e4ed1a2a79af7d8630a6b768ec859cb5af4d3be"
+    min_level: int = Field(1, ge=1, le=5)
+    """Easiest level to train on. MATH-500 keeps all five."""
+    max_level: int = Field(5, ge=1, le=5)
+    """Hardest level to train on."""
+    template: str = BOXED
+
+    @model_validator(mode="after")
+    def _levels_in_order(self) -> MathTask:
+        _in_order(self.min_level, self.max_level)
+        return self
+
+
+class JsonlTask(_Data):
+    """Questions and golds of your own, one JSON object a line.
+
+    The question is in the column `question`, `prompt` or `problem` (text, or a list of chat turns),
+    the gold in `answer`, `ground_truth`, `gold` or `solution`. Of a gold that is a worked answer
+    the part after its last `####` counts; of a `solution` the content of its last `\\boxed{}`.
+    Other columns that are read: `level`, `subject`, and `options` (a list, for multiple choice).
+    """
+
+    kind: Literal["jsonl"] = "jsonl"
+    path: str
+    question: str | None = None
+    """The question's column, when it has another name."""
+    gold: str | None = None
+    """The gold's column, when it has another name."""
+    held_out_frac: float = Field(0.1, gt=0, le=1)
+    """Share of the rows to hold out when there is no `eval_path`; 1 holds out everything."""
+    split_seed: int = 0
+    """Which rows those are: decided by each question's text, whatever the order of the file."""
+
+
+def _in_order(low: int, high: int) -> None:
+    if low > high:
+        raise ValueError(f"min_level {low} is above max_level {high}")
+
+
+def _arithmetic_by_default(tree: Any) -> Any:
+    if isinstance(tree, dict) and "kind" not in tree:
+        return {"kind": "arithmetic", **tree}
+    return tree
+
+
+Task = Annotated[
+    Annotated[ArithmeticTask | Gsm8kTask | MathTask | JsonlTask, Field(discriminator="kind")],
+    BeforeValidator(_arithmetic_by_default),
+]
+AnyTask = ArithmeticTask | Gsm8kTask | MathTask | JsonlTask
+DataTask = Gsm8kTask | MathTask | JsonlTask
