@@ -18,7 +18,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from grpo_cli import __version__
-from grpo_cli.cli import recipe, runs, train
+from grpo_cli.cli import ablate, compare, doctor, recipe, runs, tasks, train, verify_verifier
 from grpo_cli.errors import GrpoError
 
 EXAMPLES = """Examples:
@@ -42,8 +42,13 @@ app = typer.Typer(
 
 # One line per command.
 app.command(epilog=train.EXAMPLES)(train.train)
+app.command(epilog=doctor.EXAMPLES)(doctor.doctor)
+app.command(epilog=ablate.EXAMPLES)(ablate.ablate)
+app.command(epilog=compare.EXAMPLES)(compare.compare)
+app.command("verify-verifier", epilog=verify_verifier.EXAMPLES)(verify_verifier.verify_verifier)
 app.add_typer(recipe.app, name="recipe")
 app.add_typer(runs.app, name="runs")
+app.add_typer(tasks.app, name="tasks")
 
 
 def _print_version(wanted: bool) -> None:

@@ -21,8 +21,8 @@ def _examples(*commands: str) -> str:
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="List, show and send run folders.",
-    epilog=_examples("ls", "show dapo/dapo/s0", "sync"),
+    help="List, show, watch and send run folders.",
+    epilog=_examples("ls", "show dapo/dapo/s0", "watch dapo-std_norm", "sync", "ui"),
 )
 
 ACCURACY = "eval/accuracy"
@@ -138,6 +138,50 @@ def sync_runs(
             typer.echo(f"{path}: skipped, its mirror is at work")
         else:
             typer.echo(f"{path}: {result.new} steps sent, {result.sent} of {result.total} there")
+    for folder in dict.fromkeys(path.parents[1] for path in paths):
+        _sync_ablation(folder, uri)
+
+
+@app.command("watch", epilog=_examples("watch dapo-std_norm", "watch dapo/tiny/s0"))
+def watch_run(
+    what: Annotated[str, typer.Argument(metavar="ABLATION|RUN", help="A name or a path.")],
+    runs_dir: RunsDir = Path("runs"),
+) -> None:
+    """Show an ablation or a run as it trains, until it ends."""
+    from grpo_cli.ablate.lookon import look_on, of_ablation, of_run
+    from grpo_cli.ablate.store import resolve_ablation
+
+    try:
+        folder = resolve_ablation(what, runs_dir)
+    except GrpoError as unknown:
+        try:
+            found = of_run(resolve_run(what, runs_dir))
+        except GrpoError as problem:
+            if problem.problems[0].code != "GR206" or find_runs(runs_dir):
+                raise problem from None
+            raise unknown from None
+    else:
+        found = of_ablation(folder)
+    look_on(found)
+
+
+@app.command("ui", epilog=_examples("ui", "ui --port 8080"))
+def show_ui(
+    runs_dir: RunsDir = Path("runs"),
+    tracking_uri: Annotated[
+        str | None,
+        typer.Option(
+            "--tracking-uri",
+            envvar="MLFLOW_TRACKING_URI",
+            help="An MLflow database; default mlflow.db in the runs folder.",
+        ),
+    ] = None,
+    port: Annotated[int, typer.Option(min=1, max=65535, help="Port on this machine.")] = 5000,
+) -> None:
+    """Start MLflow's own pages for the runs on this machine, until Ctrl-C."""
+    from grpo_cli.track import serve_ui
+
+    raise typer.Exit(serve_ui(runs_dir, tracking_uri, port))
 
 
 def resolve_run(text: str, runs_dir: Path) -> Path:
@@ -161,6 +205,18 @@ def resolve_run(text: str, runs_dir: Path) -> Path:
         f"no run {text!r} in {runs_dir}",
         hint=f"did you mean {close[0]!r}?" if close else "`grpo runs ls` lists what is there",
     )
+
+
+def _sync_ablation(folder: Path, uri: str) -> None:
+    """Send the plan and the comparison of an ablation; nothing for another folder."""
+    from grpo_cli.ablate.store import PLAN_FILE
+    from grpo_cli.runlock import is_held
+
+    if (folder / PLAN_FILE).is_file() and not is_held(folder):
+        from grpo_cli.ablate.mirror import sync_parent
+
+        sync_parent(folder, uri)
+        typer.echo(f"{folder}: plan and comparison sent")
 
 
 def _summary(run: Path) -> dict[str, Any]:
