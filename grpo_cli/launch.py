@@ -21,6 +21,7 @@ from grpo_cli.prepare import (
 )
 from grpo_cli.progress import Progress
 from grpo_cli.recipe.load import Loaded
+from grpo_cli.rollout.choose import engine_kind
 from grpo_cli.rundir import RunDir
 from grpo_cli.track import MirrorResult, start_mirror
 from grpo_cli.types import RunStatus
@@ -83,6 +84,7 @@ def launch(job: Launch, progress: Progress) -> Outcome:
             return Outcome(RunStatus.DONE, run.path, already_done=True)
         progress.header(job.loaded, job.seed, run.path, judge.note)
         judge.copy_audit(run.path)
+        run.note_environment(judge.environment())
         progress.phase("loading the model")
         try:
             with open_pool(judge.verifier, recipe.verifier) as verify:
@@ -116,7 +118,7 @@ def _train(job: Launch, run: RunDir, verify: VerifierPool, progress: Progress, u
     policy = world.policy
     arm = Arm(recipe, job.seed, run, policy, "arm0")
     resumed = arm.resume()
-    progress.begin(str(policy.device), resumed, run.path)
+    progress.begin(f"{policy.device}   engine {engine_kind(recipe)}", resumed, run.path)
     run.set_status(RunStatus.RUNNING)
     run.note_environment(policy.environment())
     mirror = None if uri == "none" else start_mirror(run.path, uri)

@@ -28,6 +28,7 @@ from grpo_cli.track import default_uri
 from grpo_cli.verify.audit_file import AUDIT_FILE, audit_path, gate
 from grpo_cli.verify.load import LoadedVerifier, load_verifier
 from grpo_cli.verify.pool import VerifierPool
+from grpo_cli.verify.sandbox import available_level, require_level
 
 if TYPE_CHECKING:
     from grpo_cli.trainer import World
@@ -42,7 +43,13 @@ class Judge:
     verifier: LoadedVerifier
     has_audit: bool
     note: str | None
-    """What a person should know of the audit before training."""
+    """What a person should know of the audit and the sandbox before training."""
+    sandbox: str | None = None
+    """The sandbox level in force; None for a verifier that runs no programs."""
+
+    def environment(self) -> dict[str, str | int | None]:
+        """What env.json must hold of it."""
+        return {"sandbox": self.sandbox} if self.sandbox is not None else {}
 
     def copy_audit(self, run: Path) -> None:
         """Put the audit that let this verifier train into the run's folder."""
@@ -54,13 +61,18 @@ def open_judge(recipe: Recipe) -> Judge:
     """Load the recipe's verifier and look at its audit.
 
     Raises:
-        GrpoError: GR205 when it cannot be loaded, GR213 when the audit forbids training.
+        GrpoError: GR205 when it cannot be loaded, GR213 when the audit forbids training, GR212 when
+            it runs programs and there is no sandbox.
     """
     verifier = load_verifier(recipe.verifier.name, verifiers_dir(), recipe.verifier.options)
     audit, note = gate(
         recipe.audit, verifier.source, _audit_command(recipe.verifier), recipe.task.kind
     )
-    return Judge(verifier, audit is not None, note)
+    if verifier.kind != "code":
+        return Judge(verifier, audit is not None, note)
+    level = require_level("none") if recipe.verifier.sandbox == "none" else available_level()
+    note = "; ".join([*([note] if note else []), f"sandbox {level}"])
+    return Judge(verifier, audit is not None, note, level.name)
 
 
 def identity(
@@ -82,7 +94,7 @@ def open_pool(verifier: LoadedVerifier, chosen: VerifierChoice) -> VerifierPool:
     return VerifierPool(
         verifier.source,
         workers=chosen.workers,
-        sample_limit_s=chosen.sample_limit_s,
+        sample_limit_s=chosen.sample_limit_s or verifier.sample_limit_s,
         batch_limit_s=chosen.batch_limit_s,
         memory_bytes=int(chosen.memory_gib * 2**30),
     )

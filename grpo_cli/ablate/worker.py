@@ -86,7 +86,8 @@ def work(
     recipe = plan.arm(cells[0].arm).recipe
     judge = open_judge(recipe)
     with ExitStack() as stack:
-        stop = stack.enter_context(interrupts(lambda text: say(event="notice", text=text)))
+        # Whoever sends the signal has told the person.
+        stop = stack.enter_context(interrupts(lambda text: None))
         verify = stack.enter_context(open_pool(judge.verifier, recipe.verifier))
         say(event="phase", text="loading the model")
         world = build_world(recipe, verify, len(cells), lambda text: say(event="notice", text=text))
@@ -99,6 +100,7 @@ def work(
                 continue
             if run.info.status is not RunStatus.DONE:
                 judge.copy_audit(run.path)
+                run.note_environment(judge.environment())
                 arms += _arm(plan, cell, run, world, f"cell{number}", processes, len(cells))
         return _train_all(arms, lambda: train(arms, world, _Reporter(), stop.is_set, _failed))
 

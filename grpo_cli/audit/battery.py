@@ -37,7 +37,6 @@ EXPLOIT_GOLDS = 24
 REPEATED_PAIRS = 150
 ENOUGH_LABELLED = 30
 """From this many labelled problems on, the person's own completions alone give the FN headline."""
-_CODE_LIMIT_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,18 +54,17 @@ def audit(verifier: LoadedVerifier, plan: Plan, note: Note = lambda text: None) 
     """Run the battery.
 
     Raises:
-        GrpoError: GR211 for cases that cannot be used and when no row gets a verdict, GR205 when workers cannot load the verifier
-            or the task cannot be read.
+        GrpoError: GR211 for cases that cannot be used and when no row gets a verdict, GR205 when
+            workers cannot load the verifier or the task cannot be read.
     """
     begun = time.monotonic()
     bundled, labelled = _read_all(verifier, plan)
     golds = _gold_set(plan, [cases for cases in (labelled, bundled) if cases is not None])
-    limit_s = _CODE_LIMIT_S if verifier.kind == "code" else 5.0
-    with Bench(verifier, sample_limit_s=limit_s) as bench:
+    with Bench(verifier, sample_limit_s=verifier.sample_limit_s) as bench:
         report, judged = _run(bench, golds, (bundled, labelled), plan.golds, note)
     if plan.compare is not None:
         note(f"the same rows with {plan.compare.name}")
-        with Bench(plan.compare, sample_limit_s=limit_s) as bench:
+        with Bench(plan.compare, sample_limit_s=plan.compare.sample_limit_s) as bench:
             # Options are those of the verifier under audit: the other knows nothing of them.
             judged = [item for item in judged if not item.row.options]
             others = _judge([item.row for item in judged], bench)
@@ -149,6 +147,7 @@ def _run(
         sha256=verifier.sha256,
         options=dict(verifier.source.options),
         convention=verifier.convention,
+        sample_limit_s=verifier.sample_limit_s,
         template=template.shown,
         template_guessed=template.guessed,
         gold_source=source,

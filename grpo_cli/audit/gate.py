@@ -28,6 +28,7 @@ FIGURES = {
     "j_lower": "its lower 95 % bound",
     "golds": "share of golds accepted as answers to themselves",
     "golds_unparsable": "number of golds that the verifier cannot read",
+    "no_verdict": "share of the rows without a verdict (error, timeout)",
     "exploits": "number of exploit families that pass",
     "lazy": "reward of the best policy that knows nothing",
     "lazy_excess": "what it earns above its base rate",

@@ -45,7 +45,7 @@ def golds_of_task(name: str, limit: int) -> GoldSet:
         GrpoError: GR205 or a recipe error when it cannot be read.
     """
     from grpo_cli.recipe.load import load
-    from grpo_cli.recipe.locate import recipe_names
+    from grpo_cli.recipe.locate import recipe_names, setup_names
     from grpo_cli.recipe.task_schema import ArithmeticTask, Gsm8kTask, JsonlTask, MathTask
     from grpo_cli.tasks import load_task
 
@@ -63,6 +63,13 @@ def golds_of_task(name: str, limit: int) -> GoldSet:
             "GR205",
             f"--task cannot read '{name}'",
             hint="questions are read from a .jsonl file, setups and recipes from a .yaml file",
+        )
+    elif name not in (*recipe_names(), *setup_names()) and not Path(name).is_file():
+        raise error(
+            "GR205",
+            f"--task: there is no task, setup, recipe or file '{name}'",
+            hint=f"tasks: {', '.join(_TASK_KINDS)}; setups: {', '.join(setup_names())}; or a "
+            "JSON lines file",
         )
     else:
         is_recipe = name in recipe_names() or _is_recipe_file(name)

@@ -114,6 +114,7 @@ class Report:
     sha256: str
     options: Mapping[str, str]
     convention: str
+    sample_limit_s: float
     template: str
     template_guessed: bool
     gold_source: str

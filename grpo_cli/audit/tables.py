@@ -108,7 +108,7 @@ def _subject(report: Report) -> Table:
         notes=(
             f"kind {report.kind}, sha256 {report.sha256[:12]}"
             + (f", options {options}" if options else ""),
-            f"called as {report.convention}",
+            f"called as {report.convention}, at most {report.sample_limit_s:g} s a sample",
             f"golds: {report.gold_source}",
             f"answer template: {' '.join(report.template.split())}{guess}",
         ),

@@ -191,7 +191,7 @@ def profile(
         Question(prompt, policy.render(prompt.messages))
         for prompt in difficulty.sample_prompts(task, n)
     ]
-    with VerifierPool(verifier.source) as pool:
+    with VerifierPool(verifier.source, sample_limit_s=verifier.sample_limit_s) as pool:
         rates = difficulty.measure(engine, pool, questions, recipe, k, difficulty.Every(5.0, say))
     size = recipe.sampling.group_size
     found = difficulty.expected_zero_variance(rates, size)

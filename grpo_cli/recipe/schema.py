@@ -116,12 +116,16 @@ class VerifierChoice(Node):
     """Options that the verifier declares, such as `{percent: strict}`."""
     workers: int = Field(2, ge=1)
     """Worker processes. Their number changes no verdict."""
-    sample_limit_s: float = Field(5.0, gt=0)
-    """Wall seconds for one completion; then its verdict is missing (status `timeout`)."""
+    sample_limit_s: float | None = Field(None, gt=0)
+    """Wall seconds for one completion; then its verdict is missing (status `timeout`). Null: what
+    the verifier declares as SAMPLE_LIMIT_S (`code`: 30), else 5."""
     batch_limit_s: float | None = Field(None, gt=0)
     """Wall seconds for all completions of a round; what is unfinished then is missing."""
     memory_gib: float = Field(4.0, gt=0)
     """Address space of a worker. A library such as PyTorch needs more."""
+    sandbox: Literal["required", "none"] = "required"
+    """For a verifier that runs programs of the model: `none` runs them with limits only, where no
+    sandbox works. The level in force is in the run's env.json."""
 
 
 class Sampling(Node):

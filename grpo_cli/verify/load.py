@@ -3,8 +3,9 @@
 A verifier is a folder with a `verifier.py`, loaded by path, not by name: `exact_integer` and others
 are also names on PyPI. It defines `verify(text, reference, **options) -> Verdict`, and may define
 `answer(reference) -> str` (the shortest completion that gives `reference` as its answer), `OPTIONS`
-(option name -> allowed values, the first is the default) and `KIND`. Further `*.py` files of the
-folder are imported relatively (`from .units import ...`).
+(option name -> allowed values, the first is the default), `KIND`, and `SAMPLE_LIMIT_S` (wall
+seconds that one sample may need, default 5). Further `*.py` files of the folder are imported
+relatively (`from .units import ...`).
 
 A function of one's own is loaded from its file: `reward.py:check` with the same contract (a plain
 number is taken as its score), `trl:pkg.mod:fn` for a TRL reward function and `verl:file.py:fn` for
@@ -36,6 +37,7 @@ from grpo_cli.verify.source import SourceKind, VerifierSource
 __all__ = ["LoadedVerifier", "VerifierSource", "load_source", "load_verifier"]
 
 CODE_FILE = "verifier.py"
+SAMPLE_LIMIT_S = 5.0
 KINDS = ("integer", "number", "math", "choice", "format", "code")
 """What `KIND` may be: which generated variants and exploit families fit a verifier."""
 _CONTRACT = "it must define verify(text: str, reference: str) -> Verdict"
@@ -53,6 +55,8 @@ class LoadedVerifier:
     """`answer(reference)` of the module, or None when it has none."""
     convention: str = "verify(text, reference)"
     """How the function is called, for people; guessed for TRL and verl functions."""
+    sample_limit_s: float = SAMPLE_LIMIT_S
+    """Wall seconds a sample may take where a recipe sets no limit: the module's SAMPLE_LIMIT_S."""
 
     @property
     def name(self) -> str:
@@ -284,6 +288,9 @@ def _build(
             hint=f"did you mean '{close[0]}'?" if close else f"kinds: {', '.join(KINDS)}",
         )
     _check_call(function, name, chosen)
+    limit_s = getattr(module, "SAMPLE_LIMIT_S", SAMPLE_LIMIT_S)
+    if isinstance(limit_s, bool) or not isinstance(limit_s, int | float) or not limit_s > 0:
+        raise error("GR205", f"SAMPLE_LIMIT_S of the verifier {name} is no number of seconds")
     bound = _bind(function, chosen)
     answer = getattr(module, "answer", None)
     return LoadedVerifier(
@@ -291,12 +298,11 @@ def _build(
         bound if kind == "folder" else from_number(bound),
         answer_kind,
         answer if callable(answer) else None,
+        sample_limit_s=float(limit_s),
     )
 
 
-def _check_call(
-    function: Callable[..., object], name: str, options: Mapping[str, str]
-) -> None:
+def _check_call(function: Callable[..., object], name: str, options: Mapping[str, str]) -> None:
     """Refuse at once what would fail on every sample."""
     try:
         signature = inspect.signature(function)

@@ -76,7 +76,7 @@ _JOIN = re.compile(r"[\s,/&;|()\[\]+]*(?:(?:and/or|or|and|nor|und|oder|et|ou|y|o
 _DENIED_AFTER = re.compile(
     r"[)\]]?,?\s*(?:which\s+|that\s+)?(?:(?:is|are|was|were|can\s+be|must\s+be|looks?|seems?)\s+(?:\w+ly\s+)?(?:not\b|wrong"
     r"|incorrect|false|ruled|eliminated|excluded|out\b|impossible|rejected)|(?:is|are|ca|does|do|wo|would)"
-    r"n['\u2019]t\b|cannot\b|(?:does|do|can|will)\s+not\b|fails?\b|\u4e0d\u5bf9|\u9519)",
+    r"n['\u2019]t\b|[(\[]\s*(?:wrong|incorrect|false|not)\b|cannot\b|(?:does|do|can|will)\s+not\b|fails?\b|\u4e0d\u5bf9|\u9519)",
     re.IGNORECASE,
 )
 _REASON = re.compile(
@@ -173,4 +173,5 @@ def picks(slot: str, letters: frozenset[str], *, strict: bool = False) -> list[s
         pick_end = mention.end
         if mention.letter not in chosen:
             chosen.append(mention.letter)
-    return chosen
+    refused = {m.letter for m, is_denied in zip(named, denied, strict=True) if is_denied}
+    return [letter for letter in chosen if letter not in refused]  # "B or not B" is no pick

@@ -134,7 +134,7 @@ _CHOOSING = re.compile(
 )
 # Chinese "so choose B", Hindi "the right answer B is", Polish "answer that".
 _BARE_MARKERS = (
-    ("选", re.compile(r"[选選](?:择|擇)?\s{0,3}[:：]?\s{0,3}(?=[(（\[]?[A-Z])")),
+    ("选", re.compile(r"(?<![不非])[选選](?:择|擇)?\s{0,3}[:：]?\s{0,3}(?=[(（\[]?[A-Z])")),
     ("選", re.compile(r"選(?:擇)?\s{0,3}[:：]?\s{0,3}(?=[(（\[]?[A-Z])")),
     ("उत्तर", re.compile(r"उत्तर\s{0,3}(?=[(\[]?[A-Z][)\]]?\s{0,3}है)")),
     ("odpowiedź", re.compile(r"odpowiedź\s{1,3}to\s{1,3}", re.IGNORECASE)),
@@ -175,6 +175,7 @@ _RETRACTED = re.compile(
     r"|\b(?:ignore|disregard)\s+(?:that|this\s+answer|my\s+answer|the\s+above)\b"
     r"|(?:^|[.!?,;:\n-])\s*(?:wait\b(?:\s*[,.!:…-]|\s+(?:no|that|let|I|actually)\b)|nope\b|oops\b"
     r"|no\s*[,.!:-]|no\s+(?:that|it|wait)\b|actually\s*,"
+    r"|(?:hm+|er+|uh|um)\b[\s,.…]*(?:actually|no|wait)\b|actually\s+(?:it|no|the)\b"
     r"|(?:that|this|it)(?:['’]s|\s+is|\s+was)\s+(?:wrong|incorrect|not\s+(?:right|correct))"
     r"\s*(?:[.,;!\n]|$))",
     re.IGNORECASE,

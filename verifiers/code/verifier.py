@@ -36,6 +36,9 @@ It is processor time, so a busy machine does not fail a right program; a program
 waits is stopped after twice that and 2 s. Status TIMEOUT, without a score, is only for a
 program that was kept from running by other work. A sandbox that could not start is Status.ERROR.
 
+All stdin tests of a problem together must fit the worker pool's limit per sample (30 s, or the
+recipe's `verifier.sample_limit_s`); beyond it the pool's TIMEOUT comes first, without a score.
+
 **Policy:** `partial: on` pays the fraction of tests passed instead of all or nothing. A program has
 the standard library only, one process (threads are fine), 512 MB, no network and no file to write.
 """
@@ -52,6 +55,7 @@ from grpo_cli.verify.sandbox import End, Json, Limits, RunResult, call_function,
 
 KIND = "code"
 OPTIONS = {"partial": ("off", "on")}
+SAMPLE_LIMIT_S = 30.0  # wall time of all tests; a recipe's verifier.sample_limit_s replaces it
 
 _TAGS = ("", "python", "python3", "py")
 _FENCE = re.compile(r"([ \t]*)(`{3,})[ \t]*([^`]*)")

@@ -37,10 +37,11 @@ _COMMANDS = {r"\approx": "≈", r"\times": "*", r"\cdot": "*", r"\div": "/", r"\
              r"\ldots": "...", r"\dots": "...", r"\simeq": "≈"}  # fmt: skip
 _COMMAND = re.compile(r"\\(?:approx|times|cdot|div|pm|ldots|dots|simeq)(?![a-zA-Z])")
 NOT = (
-    r"\b(?:not|never|neither|nor|cannot|excluding|except|non|nicht|kein|keine|pas|ne|no es)"
+    r"\b(?:not|never|neither|nor|cannot|excluding|except|non|nicht|kein|keine|pas|ne|no es|не|nie"
+    r"|não|niet|inte|ikke|ليس|ليست)"
     r"\b|n't\b|\bno\s+means\b|\banything\s+but\b|\bfar\s+from\b|\brather\s+than\b|\binstead\s+of\b"
     r"|\b(?:more|less|greater|fewer|larger|smaller|higher|lower)\s+than\s*$"
-    r"|≠|\\neq?\b|不是|并非|不等于"
+    r"|(?<![\w)\]])[!¬](?=$)|≠|\\neq?\b|不是|并非|不等于"
 )
 _NEAR_NOT = re.compile(rf"(?:{NOT})\W*(?:\w+\W+){{0,2}}$", re.IGNORECASE)
 _FIRST_NOT = re.compile(
@@ -50,7 +51,10 @@ _FIRST_NOT = re.compile(
 _WRONG = re.compile(
     r"\b(?:is|are|was|'s|seems|looks)\s+(?:\w+ly\s+)?(?:wrong|incorrect|false|mistaken|impossible"
     r"|not\s+(?:right|correct|true|it|the\s+(?:final\s+|correct\s+)?answer))\b"
-    r"|\b(?:isn't|wasn't)\s+(?:right|correct|true|it|the\s+(?:final\s+|correct\s+)?answer)\b",
+    r"|[(\[]\s*(?:this\s+is\s+)?(?:wrong|incorrect|false|mistaken|not\s+(?:right|correct|true|it))\b"
+    r"|\b(?:isn't|wasn't)\s+(?:right|correct|true|it|the\s+(?:final\s+|correct\s+)?answer)\b"
+    r"|\b(?:can't|cannot|can\s+not|couldn't)\s+be\s+(?:right|correct|true|it)\b"
+    r"|(?:では|じゃ)(?:ない|ありません)|不对|不正确",
     re.IGNORECASE,
 )
 RETRACTED = re.compile(
@@ -58,7 +62,9 @@ RETRACTED = re.compile(
     r"|\bI\s+(?:made|was)\s+(?:a\s+|an\s+)?(?:mistake|error|mistaken|wrong)"
     r"|\b(?:ignore|disregard)\s+(?:that|this\s+answer|my\s+answer|the\s+above)\b"
     r"|(?:^|[.!?,;:\n-])\s*(?:wait\b(?:\s*[,.!:\u2026-]|\s+(?:no|that|let|I|actually)\b)|nope\b|oops\b"
-    r"|no\s*[,.!:-]|no\s+(?:that|it|wait)\b|actually\s*,)",
+    r"|no\s*[,.!:-]|no\s+(?:that|it|wait)\b|actually\s*,"
+    r"|(?:hm+|er+|uh|um)\b[\s,.…]*(?:actually|no|wait)\b|actually\s+(?:it|no|the)\b)"
+    r"|(?:\.{2,}|…)\s*(?:or|maybe|perhaps)\b",
     re.IGNORECASE,
 )
 _ALTERNATIVE = re.compile(
@@ -72,6 +78,16 @@ _REASON = re.compile(
     r"|over|within|from|out|of|if|than|given|so|that|with|left|during|,)\s)",
     re.IGNORECASE,
 )
+# "half of 42", "42 squared": what is stated is still to be worked out.
+_SCALED = re.compile(
+    r"\b(?:twice|thrice|double|triple|quadruple|(?:half|third|quarter|fifth|tenth|root|square|cube"
+    r"|multiple|factor|divisor|reciprocal|opposite|inverse|one|any|some)s?\s+of)\s+(?:the\s+)?$",
+    re.IGNORECASE,
+)
+_POWERED = re.compile(
+    r"\s*(?:squared\b|cubed\b|factorial\b|(?:less|more|fewer)\s+than\s+-?\d)", re.IGNORECASE
+)
+_OTHERWISE = re.compile(r"\b(?:otherwise|or\s+else)\b", re.IGNORECASE)
 # `int('42')`, `f(3)`: only an interpreter or a reader of formulas knows what it means.
 CALL = re.compile(r"[A-Za-z_]\w*\(\s*['\"\d)]|\blambda\b|__\w")
 EQUALS = re.compile(r"[=≈]")
@@ -138,6 +154,10 @@ def read(slot: str) -> tuple[Fraction, bool] | None:
     if _WRONG.search(slot, first.end()):
         raise Refused("the answer is called wrong")
     signs = list(EQUALS.finditer(slot))
+    if not signs and (_SCALED.search(slot[: first.start()]) or _POWERED.match(slot, first.end())):
+        raise Refused("a number that is still to be worked with")
+    if len(kept) > 1 and _OTHERWISE.search(slot, first.end()):
+        raise Refused("several different answers")
     for (one, _), (two, _) in pairwise(kept):
         if not signs and OPERATOR.fullmatch(slot, one.end(), two.start("run")):
             return None

@@ -90,13 +90,17 @@ _PLACEHOLDERS = frozenset({"", "...", "answer", "your answer", "your final answe
 _UNASSERTED = re.compile(
     r"\b(?:if|suppose|supposing|assume|assuming|whether|unless|imagine)\b[^.!?,\n]{0,50}$"
     # "each right answer is 5 points", "points/answer = 2"
-    r"|\b(?:each|every|per|an?|any|one|wrong|incorrect)\s+(?:\w+\s+)?$|/\s?$",
+    r"|\b(?:each|every|per|an?|any|one|wrong|incorrect|false|mistaken)\s+(?:\w+\s+)?$|/\s?$"
+    r"|\b(?:friends?|people|someone|others|students?|many|some)\s+(?:\w+\s+)?(?:thinks?|says?|said"
+    r"|claim(?:s|ed)?|believes?)\b[^.!?\n]{0,20}$|\b(?:mistake|misconception|trap)\b[^.!?\n]{0,20}$",
     re.IGNORECASE,
 )
 _DENIED = re.compile(
     r"(?:(?:\bnot|n't|\bnever)\s+(?:\w+\s+){0,2}?(?:think|believe|say|said|true|case|correct|sure"
-    r"|certain|convinced|mean)|(?<!no )(?<!without )(?<!without a )\bdoubt\b|\b(?:false|wrong"
-    r"|untrue|incorrect)\s+that)\b[^.!?,;\n]{0,20}$|\bnot\s+(?:that\s+)?(?:the\s+)?(?:\w+\s+)?$",
+    r"|certain|convinced|mean)|\b(?:no\s+way|nobody|no\s+one)"
+    r"|(?<!no )(?<!without )(?<!without a )\bdoubt\b"
+    r"|\b(?:false|wrong|untrue|incorrect)\s+(?:that|to\s+\w+))\b[^.!?,;\n]{0,20}$"
+    r"|\bnot\s+(?:that\s+)?(?:the\s+)?(?:\w+\s+)?$",
     re.IGNORECASE,
 )
 _DENIED_BOX = re.compile(rf"(?:{NOT}|\b(?:wrong|incorrect)\b)[^.!?,;\n]{{0,15}}$", re.IGNORECASE)
@@ -170,6 +174,8 @@ def _marked(text: str) -> tuple[list[Fraction], list[Fraction], int]:
     numbered: list[Fraction] = []
     for match in _bounded(_HASHES, text):
         line = _line(text, match.end())
+        if line.rstrip().endswith("?") and NUMBER.search(line):
+            raise Refused("a question, not an answer")
         if _HEADING.match(line):
             continue
         is_numbered = _ENUMERATED.match(line) is not None
@@ -177,9 +183,11 @@ def _marked(text: str) -> tuple[list[Fraction], list[Fraction], int]:
         if got is not None and got[1]:
             (numbered if is_numbered else firm).append(got[0])
             last = max(last, match.end())
+    empty = False
     for match in _bounded(_BOX, text):
         content, end = _box(text, match.end())
-        if clean(content).strip(" .").lower() in _PLACEHOLDERS:
+        empty = clean(content).strip(" .").lower() in _PLACEHOLDERS
+        if empty:
             continue
         if _DENIED_BOX.search(text[max(0, match.start() - 80) : match.start()]):
             raise Refused("the answer is denied, not given")
@@ -202,6 +210,8 @@ def _marked(text: str) -> tuple[list[Fraction], list[Fraction], int]:
             add(slot, match.end(), firmly=pattern is not _LINE_MARKER)
     if len(numbered) == 1 and not firm and not soft:
         firm = numbered  # "#### 42. And so on" and not the heading of a first step
+    if empty and not firm and not soft and NUMBER.search(text, last):
+        raise Refused("an empty box")
     return firm, soft, last
 
 
@@ -209,6 +219,11 @@ _HEDGE = re.compile(
     r"\b(?:or|either|maybe|perhaps|possibly|might|could\s+be|may\s+be|guess"
     r"|(?:is|be)\s+(?:one|any|some)"
     r"\s+of)\b|\bbetween\s+[-\d.,]+\s+and\s+[-\d.,]+\W*$|或|\\pm|±|\?",
+    re.IGNORECASE,
+)
+_SUPPOSED = re.compile(
+    r"\b(?:if|suppos\w+|assum\w+|whether|unless|imagine)\b[^.!?]{0,40}\banswer\b"
+    r"|\b(?:wrong|incorrect|mistaken|false)\b",
     re.IGNORECASE,
 )
 _BULLET = re.compile(
@@ -241,7 +256,7 @@ def _fallback(text: str) -> Fraction:
     cleaned = clean(sentence)
     if "<<" in tail or _UNFINISHED.search(sentence) or _LABEL.fullmatch(cleaned):
         raise Refused("the text stops before an answer")
-    if _HEDGE.search(cleaned) or RETRACTED.search(cleaned):
+    if any(p.search(cleaned) for p in (_HEDGE, RETRACTED, _SUPPOSED)):
         raise Refused("the last sentence is a question, a hedge or a denial")
     if len(sentences) > 1 and cleaned.count("=") == 0:
         other = clean(_BULLET.sub("", sentences[-2]))

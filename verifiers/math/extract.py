@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Iterator
 
 from .grammar import read
-from .notation import MAX_CHARS, UNITS, TooBig
+from .notation import FUNCTIONS, GREEK, MAX_CHARS, UNITS, TooBig
 
 MAX_TEXT = 1_000_000  # characters; no completion is longer
 MAX_BOXES = 200
@@ -42,7 +42,7 @@ _RETRACTED = re.compile(
     r"^[\s$.)\\\]*]*(?:,|\.)?\s*(?:(?:but|which|this|that|it|no|wait|hmm|oh)\b[\s,.]*){0,3}"
     r"(?:is|was|would be|seems|looks|'s)?\s*"
     r"(?:wrong|incorrect|not (?:the |a )?(?:correct|right|final|valid|answer)"
-    r"|a mistake|an error)\b",
+    r"|a mistake|an error|too (?:large|small|big|high|low|many|few))\b",
     re.IGNORECASE,
 )
 _ANCHOR = re.compile(r"(?P<strong>final\s+answer)|(?P<marker>####)|\banswer\b", re.IGNORECASE)
@@ -67,8 +67,8 @@ _HEDGE = re.compile(
 _TASK = re.compile(
     r"\b(?:what|whose|how|why|who|task|question|problem|exercise|asked|asks|wonder|need|must(?! be)"
     r"|given (?:expression|equation|formula|value))\b|\?"
-    r"|^\W*(?:(?:please|now|first|next|then|and|so|we (?:must|need to|have to|want to|can)|to|let us"
-    r"|let's)\b,?\s*)*"
+    r"|^\W*(?:(?:please|now|first|next|then|and|so|we (?:must|need to|have to|want to|can)"
+    r"|to|let us|let's)\b,?\s*)*"
     r"(?:let|if|suppose|assume|given|consider|when|where|which|is|are|does|do|can|find|compute"
     r"|calculate|evaluate|simplify|determine|solve|factor\w*|expand|express|write|rewrite|convert"
     r"|show|prove|verify|check|give|state|name|list|round|estimate|add|subtract|multiply|divide"
@@ -81,6 +81,12 @@ _CONCLUDES = re.compile(
     r"|in total|altogether|overall|as a result|here (?:is|are))\b",
     re.IGNORECASE,
 )
+_UNLIKE = re.compile(
+    r"\b(?:cannot|can't|\w+n't|never|at (?:most|least)|exceeds?|(?:more|less|greater|smaller"
+    r"|fewer|larger|other) than|below|above|under|between|nearly|almost|wrong|incorrect|false"
+    r"|mistaken)\b",
+    re.IGNORECASE,
+)
 _ASSERTS = re.compile(
     r"(?:=|\\approx|\b(?:is|are|was|were|be|equals?|equal\s+to|becomes?|gives?|gave|yields?|gets?|got"
     r"|obtains?|obtained|have|has|had|find|found|finds|conclude|simplifies\s+to|reduces\s+to"
@@ -91,10 +97,10 @@ _ASSERTS = re.compile(
 )
 _LABEL = re.compile(r"\W*(?:[^\W\d_][\w'-]*\s+){0,3}[\w'-]+\s*:[*_\s]*$")  # "Total area: "
 _INNER_TEXT = re.compile(r"\\(?:begin|end|text|mathrm|mbox|textbf|operatorname)\w*\s*\{[^{}]*\}")
-_EXPRESSION_WORDS = frozenset(
-    "sin cos tan cot sec csc arcsin arccos arctan asin acos atan sinh cosh tanh log exp sqrt cbrt"
-    " abs max min gcd lcm mod floor ceil det inf infinity and union alpha beta gamma theta lambda"
-    " phi sigma omega delta".split()
+_EXPRESSION_WORDS = (
+    ({"abs", "floor", "ceil", "mod", "inf", "infinity", "and", "union", "asin", "acos", "atan"})
+    | FUNCTIONS
+    | GREEK
 )
 
 
@@ -179,6 +185,8 @@ def _stated(text: str, *, whole: bool) -> list[str]:
     boxes = boxes_in(text)
     filled = [b for b in boxes if b.body is None or b.body.strip()]
     if filled:
+        if boxes[-1].body is not None and not boxes[-1].body.strip():
+            raise Refused("an empty box after the answer")
         return _boxed(text, filled)
     if boxes:
         raise Refused("an empty box")
@@ -295,6 +303,7 @@ def _last_sentence(text: str) -> str:
     if not alone and (
         _HEDGE.search(sentence)
         or _TASK.search(sentence)
+        or _UNLIKE.search(sentence)
         or not (
             _CONCLUDES.match(sentence) or _ASSERTS.search(sentence) or _LABEL.fullmatch(sentence)
         )

@@ -71,6 +71,10 @@ _DELIMITERS = re.compile(r"(?<!\\)(?:\\[()\[\]]|\$)")
 _MONEY_START = re.compile(r"^[^$]*\$\s*[\d.]")
 
 
+_OVER = re.compile(r"\{([^{}\\]+)\\over(?![a-zA-Z])([^{}\\]+)\}")  # TeX: {3\over 4}
+_OVER_ALL = re.compile(r"^\s*([^{}\\]+)\\over(?![a-zA-Z])([^{}\\]+)$")
+
+
 def clean(text: str) -> str:
     """One notation for one thing: unicode, spacing, sizes, delimiters, thousands, ordinals."""
     if len(text) > MAX_CHARS:
@@ -88,6 +92,9 @@ def clean(text: str) -> str:
     if money % 2 and _MONEY_START.match(text.replace(r"\$", "")):
         text = re.sub(r"(?<!\\)\$", r"\\$", text, count=1)
     text = _DELIMITERS.sub(" ", text)
+    if r"\over" in text:
+        text = _OVER.sub(r"\\frac{\1}{\2}", text)
+        text = _OVER_ALL.sub(r"\\frac{\1}{\2}", text)
     text = _SIZES.sub(" ", text)
     text = _SPACES.sub(" ", text)
     text = text.strip().strip("*").strip()

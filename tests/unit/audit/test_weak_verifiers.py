@@ -9,6 +9,8 @@ import pytest
 
 from grpo_cli.audit.battery import Plan, audit
 from grpo_cli.audit.report import Report, figures
+from grpo_cli.audit.tables import tables
+from grpo_cli.errors import GrpoError
 from grpo_cli.recipe.locate import verifiers_dir
 from grpo_cli.verify.load import load_verifier
 
@@ -92,3 +94,27 @@ def test_a_guessed_template_is_called_a_guess() -> None:
     report = report_of("first_box")
     assert report.template_guessed
     assert "\\boxed{...}" in report.template
+
+
+def test_a_function_that_always_fails_is_an_error_not_a_report(tmp_path: Path) -> None:
+    file = tmp_path / "broken.py"
+    file.write_text("def score(text, reference): raise KeyError('gold')")
+    with pytest.raises(
+        GrpoError, match=r"no verdict on any of \d+ rows: KeyError: 'gold'"
+    ) as caught:
+        audit(load_verifier(f"{file}:score", verifiers_dir()), Plan(golds=5))
+    assert caught.value.exit_code == 3
+
+
+def test_rows_without_a_verdict_are_named_in_the_headline(tmp_path: Path) -> None:
+    file = tmp_path / "half.py"
+    file.write_text(
+        "def score(text, reference):\n"
+        "    if len(text) % 3 == 0: raise KeyError('gold')\n"
+        "    return float(text.split()[-1:] == [reference])\n"
+    )
+    report = audit(load_verifier(f"{file}:score", verifiers_dir()), Plan(golds=5))
+    assert 0 < figures(report)["no_verdict"] < 1
+    (headline,) = [table for table in tables(report) if table.title == "Headline"]
+    assert "got no verdict" in headline.notes[-1]
+    assert "KeyError: 'gold'" in headline.notes[-1]

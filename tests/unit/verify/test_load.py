@@ -202,3 +202,24 @@ def test_a_second_version_within_a_second_is_the_one_that_runs(
 def test_exiting_at_import_is_an_error_and_not_the_end(tmp_path: Path) -> None:
     with pytest.raises(GrpoError, match=r"GR205.*SystemExit"):
         make(tmp_path, "raise SystemExit(0)")
+
+
+@pytest.mark.parametrize(
+    "code", ["def verify(text): return Verdict(1.0, Status.OK)",
+             "def verify(t, r, strict): return Verdict(1.0, Status.OK)",
+             "OPTIONS = {'a': ('x',)}\ndef verify(t, r): return Verdict(1.0, Status.OK)"],
+)  # fmt: skip
+def test_a_function_with_other_arguments_is_refused_at_once(tmp_path: Path, code: str) -> None:
+    with pytest.raises(GrpoError, match="cannot be called with") as caught:
+        make(tmp_path, code)
+    assert caught.value.exit_code == 2
+
+
+def test_the_limit_of_a_sample_is_the_verifiers(tmp_path: Path) -> None:
+    body = "def verify(t, r): return Verdict(1.0, Status.OK)"
+    assert make(tmp_path, body).sample_limit_s == 5
+    assert make(tmp_path, f"SAMPLE_LIMIT_S = 12\n{body}").sample_limit_s == 12
+    assert load_verifier("code", BUNDLED).sample_limit_s == 30
+    for wrong in ("0", "'5'", "True", "None", "math.nan"):
+        with pytest.raises(GrpoError, match="SAMPLE_LIMIT_S"):
+            make(tmp_path, f"SAMPLE_LIMIT_S = {wrong}\n{body}")

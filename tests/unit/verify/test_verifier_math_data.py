@@ -102,6 +102,16 @@ def test_golds_equal_themselves(math) -> None:
     assert unequal == []
 
 
+def test_a_problem_said_back_is_no_answer(math) -> None:
+    paid = [
+        said
+        for r in rows("math500_test")
+        for said in (str(r["problem"]), str(r["problem"]).rstrip(".?"))
+        if math(said, r["answer"]).score == 1.0
+    ]
+    assert paid == []
+
+
 def test_worked_solutions_are_accepted(math) -> None:
     refused = [
         r["answer"] for r in rows("math500_test") if math(r["solution"], r["answer"]).score != 1
