@@ -107,7 +107,7 @@ def _lines(command: list[str], text: str | None = None) -> list[dict]:
     done = subprocess.run(command, input=text, capture_output=True, text=True, env=environment)
     if done.returncode:
         sys.exit(f"{' '.join(command)}\n{done.stderr[-3000:]}")
-    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"')]
 
 
 def _install_peer(venv: Path) -> None:

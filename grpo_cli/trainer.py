@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from grpo_cli.arm import Arm
@@ -233,18 +233,33 @@ def _evaluate_and_record(
     """Evaluate the arms in one sampling call, then write their records."""
     start = time.perf_counter()
     scalars_of = {arm.adapter: scalars for arm, scalars in arms}
-    for arm, rows in guard.together(
-        [arm for arm, _ in arms],
-        lambda some: evaluate(
-            world.engine, world.verify, world.questions, [_eval_job(arm) for arm in some]
-        ),
-    ):
+    for arm, rows in guard.together([arm for arm, _ in arms], lambda some: _evaluate(some, world)):
         with guard.of(arm):
             arm.run.write_eval(arm.progress.step, rows)
             _check_verdicts(rows, world)
             scalars = scalars_of[arm.adapter] | summarise(rows)
             scalars["time/eval_s"] = (time.perf_counter() - start) / len(arms)
             _record(arm, scalars, watch)
+
+
+def _evaluate(arms: Sequence[Arm], world: World) -> list[tuple[EvalRow, ...]]:
+    """The held-out rows of every arm.
+
+    Arms of one seed that have not trained yet are the same policy asked the same questions with
+    the same random numbers, so one of them answers for all.
+    """
+    jobs = [_eval_job(arm) for arm in arms]
+    first: dict[object, int] = {}
+    answers_for = [
+        first.setdefault(
+            i if arm.progress.version else (replace(job, adapter=None), arm.recipe.lora), i
+        )
+        for i, (arm, job) in enumerate(zip(arms, jobs, strict=True))
+    ]
+    asked = sorted(set(answers_for))
+    rows = evaluate(world.engine, world.verify, world.questions, [jobs[i] for i in asked])
+    found = dict(zip(asked, rows, strict=True))
+    return [found[i] for i in answers_for]
 
 
 def _eval_job(arm: Arm) -> EvalJob:
