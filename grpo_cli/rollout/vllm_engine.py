@@ -23,6 +23,7 @@ from grpo_cli.errors import error
 from grpo_cli.policy.policy import Policy
 from grpo_cli.policy.source import model_path
 from grpo_cli.recipe.schema import Recipe
+from grpo_cli.rollout import vllm_cpu_lora
 from grpo_cli.rollout.engine import Request, Scoring
 from grpo_cli.rollout.vllm_lora import AdapterFiles, SyncMode, in_memory_problem, push
 from grpo_cli.types import Completion, Finish
@@ -278,6 +279,8 @@ def _start(policy: Policy, recipe: Recipe, max_adapters: int) -> Any:
     limit = settings.max_prompt_tokens + recipe.sampling.max_tokens
     longest = getattr(policy.causal.config, "max_position_embeddings", limit)
     set_num_threads = torch.set_num_threads
+    if on_cpu:
+        vllm_cpu_lora.install()
     try:
         return LLM(
             model=model_path(recipe.model),

@@ -10,7 +10,7 @@ import torch
 
 from grpo_cli.errors import GrpoError
 from grpo_cli.recipe.load import load
-from grpo_cli.rollout import vllm_lora
+from grpo_cli.rollout import vllm_cpu_lora, vllm_lora
 from grpo_cli.rollout.canary import Canary
 from grpo_cli.rollout.engine import Request, Scoring
 from grpo_cli.rollout.vllm_engine import _rank, _start
@@ -236,3 +236,35 @@ def test_a_rank_gets_the_smallest_slot_that_holds_it(rank: int, slot: int) -> No
 def test_a_rank_above_the_limit_is_an_error() -> None:
     with pytest.raises(GrpoError, match="above vLLM's limit"):
         _rank(513)
+
+
+@pytest.mark.parametrize("index", [[1, 1, 1, 1], [0, 2, 0, 1], [2, 2, 0, 0]])
+def test_the_products_per_adapter_are_vllms_products_per_row(live: Live, index) -> None:
+    import importlib.util
+
+    # The functions as vLLM ships them, loaded beside the ones that replaced them.
+    spec = importlib.util.find_spec("vllm.lora.ops.torch_ops.lora_ops")
+    theirs = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(theirs)
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(4, 6, generator=generator, dtype=torch.bfloat16)
+    a = torch.randn(3, 1, 5, 6, generator=generator).bfloat16()
+    b = torch.randn(3, 1, 8, 5, generator=generator).bfloat16()
+    rows = torch.tensor(index)
+    buffers, outs = [], []
+    for functions in (theirs, vllm_cpu_lora):
+        buffer, out = torch.zeros(4, 5), torch.ones(4, 12, dtype=torch.bfloat16)
+        functions.bgmv_shrink(x, a, buffer, rows, 0.5)
+        functions.bgmv_expand_slice(buffer, b, out, rows, 2, 8, True)
+        functions.bgmv_expand(buffer, b, out, rows, True)
+        buffers.append(buffer)
+        outs.append(out.float())
+    assert torch.allclose(*buffers, atol=1e-5)
+    assert torch.allclose(*outs, atol=0.1), "bfloat16 sums in another order"
+
+
+def test_a_row_without_an_adapter_gets_nothing(live: Live) -> None:
+    out = torch.zeros(2, 5)
+    index = torch.tensor([-1, 0])
+    vllm_cpu_lora.bgmv_shrink(torch.ones(2, 6), torch.ones(1, 5, 6), out, index)
+    assert out.tolist() == [[0.0] * 5, [6.0] * 5]
