@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from filelock import FileLock
 
 from grpo_cli.checkpoint import replace_file
+from grpo_cli.errors import error
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 PLAN = "plan.json"
 REPORT = "report"
 """Folder of the ablation that is sent to the parent as it stands."""
+
+_PARAMS = ("design", "control", "recipe", "setup", "budget")
 
 
 def ablation_of(run: Path) -> Path | None:
@@ -33,10 +36,13 @@ def parent_run(folder: Path, client: MlflowClient, experiment: str, store: str) 
     """The id of the parent run in the store; made when it is not there yet.
 
     `store` is the address without secrets. Any process may be the first to need it.
+
+    Raises:
+        GrpoError: GR224 when the plan cannot be read.
     """
     with FileLock(folder / "mlflow.lock", timeout=60):
         places = _places(folder)
-        plan = json.loads((folder / PLAN).read_bytes())
+        plan = _read_plan(folder)
         found = places.get(store, {}).get("mlflow_run_id") or _find(client, experiment, folder)
         if found is None:
             run = client.create_run(
@@ -44,13 +50,13 @@ def parent_run(folder: Path, client: MlflowClient, experiment: str, store: str) 
                 run_name=folder.name,
                 tags={
                     "grpo.kind": "ablation",
-                    "grpo.plan_hash": plan["hash"],
+                    "grpo.plan_hash": str(plan["hash"]),
                     "grpo.run_dir": str(folder.absolute()),
                     "mlflow.note.content": _note(plan),
                 },
             )
             found = str(run.info.run_id)
-            for key in ("design", "control", "recipe", "setup", "budget"):
+            for key in _PARAMS:
                 client.log_param(found, key, str(plan[key]))
             primary = plan["primary"]
             client.log_param(found, "primary", f"{primary['metric']}@{primary['at']}")
@@ -62,7 +68,7 @@ def parent_run(folder: Path, client: MlflowClient, experiment: str, store: str) 
 def send_plan(folder: Path, client: MlflowClient, parent: str, store: str) -> None:
     """Send the plan, once per number of cells: more seeds make it longer."""
     places = _places(folder)
-    cells = len(json.loads((folder / PLAN).read_bytes())["cells"])
+    cells = len(_read_plan(folder)["cells"])
     if places.get(store, {}).get("cells") != cells:
         client.log_artifact(parent, str(folder / PLAN))
         _save(folder, {**places, store: {**places.get(store, {}), "cells": cells}})
@@ -81,6 +87,24 @@ def _find(client: MlflowClient, experiment: str, folder: Path) -> str | None:
     wanted = f"tags.`grpo.run_dir` = '{folder.absolute()}' AND tags.`grpo.kind` = 'ablation'"
     runs = client.search_runs([experiment], wanted, max_results=1)
     return str(runs[0].info.run_id) if runs else None
+
+
+def _read_plan(folder: Path) -> dict[str, Any]:
+    """The plan's document, with every key that is used here."""
+    path = folder / PLAN
+    try:
+        plan: dict[str, Any] = json.loads(path.read_bytes())
+        # What is missing must show here, not in the middle of sending.
+        _ = [plan[key] for key in ("hash", "cells", *_PARAMS)]
+        _ = [_note(plan), plan["primary"]["metric"], plan["primary"]["at"]]
+    except (OSError, ValueError, KeyError, TypeError) as problem:
+        what = f"it lacks {problem}" if isinstance(problem, KeyError) else type(problem).__name__
+        raise error(
+            "GR224",
+            f"{path} cannot be read: {what}",
+            hint="bring it back from a copy, or give the ablation another --name",
+        ) from problem
+    return plan
 
 
 def _note(plan: dict[str, Any]) -> str:

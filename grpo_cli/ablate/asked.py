@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from grpo_cli.ablate.history import History, estimate
+from grpo_cli.compare.health import CURVES, LABELS
 from grpo_cli.errors import error
 from grpo_cli.recipe.problems import did_you_mean
 from grpo_cli.recipe.schema import Recipe
@@ -39,10 +40,10 @@ def parse_primary(text: str, arms: Sequence[tuple[str, Recipe]]) -> Primary:
     except ValueError:
         raise error("GR209", f"`{metric}` cannot be a metric", hint=hint) from None
     known = _known_metrics([recipe for _, recipe in arms])
-    if metric not in known and metric.startswith("eval/"):
+    if metric not in known:
         raise error(
             "GR209",
-            f"no evaluation makes `{metric}`",
+            f"`{metric}` cannot decide an ablation of these recipes",
             hint=did_you_mean(metric, known) or f"there are {', '.join(known)}",
         )
     if not at or when == "final":
@@ -69,6 +70,7 @@ def _known_metrics(recipes: Sequence[Recipe]) -> list[str]:
     return [
         *(f"eval/{name}" for name in names),
         *(f"eval/pass_at_{k}" for k in sorted(counts)),
+        *dict.fromkeys([*CURVES, *LABELS]),
     ]
 
 

@@ -63,9 +63,16 @@ def look_on(watched: Watched) -> None:
         while is_held(watched.held):
             time.sleep(_TICK_S)
             screen(watched.board, watched.board.refresh())
-        watched.board.refresh()
+        screen(watched.board, watched.board.refresh())
     finally:
         screen.close()
     if not out.is_terminal:
-        wide = Console(highlight=False, width=_PIPE_WIDTH)
-        wide.print(watched.board.table(_PIPE_WIDTH))
+        show_table(watched)
+
+
+def show_table(watched: Watched) -> None:
+    """The table as it stands; in a pipe as wide as it needs to be."""
+    watched.board.refresh()
+    out = Console(highlight=False)
+    width = out.width if out.is_terminal else _PIPE_WIDTH
+    Console(highlight=False, width=width).print(watched.board.table(width))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
@@ -118,6 +118,8 @@ class Plan:
     budget: str | None
     arms: tuple[PlanArm, ...]
     estimate: Estimate
+    control_why: str = ""
+    """Why the control is that arm, in a few words."""
     plugins: Mapping[str, str] = field(default_factory=dict)
     seeds_added: tuple[tuple[int, ...], ...] = ()
     """The seeds by the command that asked for them: looking before adding seeds is no accident."""
@@ -173,7 +175,7 @@ def make_plan(
         steps = affordable(kind, amount, history, recipes, request.seeds)
         arms = _arms(request, axes, _with_steps(sets, steps))
     base = load(request.recipe, setup=request.setup, sets=_with_steps(sets, steps))
-    arms, control = _with_control(arms, base, request, axes)
+    arms, control, why = _with_control(arms, base, request, axes)
     arms += [_extra(name, control) for name in request.extra_arms]
     refuse_equal_arms([(arm.name, arm.recipe) for arm in arms])
     arms = [replace(arm, differs=_differs(control.recipe, arm.recipe)) for arm in arms]
@@ -192,6 +194,7 @@ def make_plan(
         budget=request.budget,
         arms=tuple(arms),
         estimate=estimate(history, recipes, len(seeds), primary.metric),
+        control_why=why,
         plugins=request.plugins,
         seeds_added=(seeds,),
     )
@@ -225,11 +228,31 @@ def _check_request(request: Request, axes: Sequence[Axis]) -> None:
         Problem("GR209", f"the axis `{name}` twice", None, "give it once")
         for name in dict.fromkeys(n for n in names if names.count(n) > 1)
     ]
+    if request.design == "grid" and not problems:
+        problems += _overlaps(axes)
     if request.name is not None and (not _NAME.fullmatch(request.name) or ".." in request.name):
         hint = "use up to 64 letters, digits, '.', '_' and '-', the first a letter or digit"
         problems.append(Problem("GR209", f"{request.name!r} cannot name an ablation", None, hint))
     if problems:
         raise GrpoError(*problems)
+
+
+def _overlaps(axes: Sequence[Axis]) -> Iterator[Problem]:
+    """Two axes of a grid that set the same key: the second would always win."""
+    keys = [(axis.name, {k for arm in axis.arms for k in _keys(arm.layer)}) for axis in axes]
+    for (one, ours), (other, theirs) in itertools.combinations(keys, 2):
+        both = sorted(k for k in ours if any(_within(k, t) or _within(t, k) for t in theirs if t))
+        if both and both != [""]:
+            yield Problem(
+                "GR209",
+                f"the axes `{one}` and `{other}` both set `{both[0]}`",
+                None,
+                "give one of them, or use `--design one-at-a-time`",
+            )
+
+
+def _within(key: str, node: str) -> bool:
+    return key == node or key.startswith(f"{node}.")
 
 
 def _with_steps(sets: Sequence[str], steps: int | None) -> list[str]:
@@ -268,15 +291,17 @@ def _arm_name(chosen: Sequence[tuple[Axis, AxisArm]]) -> str:
 
 def _with_control(
     arms: list[PlanArm], base: Loaded, request: Request, axes: Sequence[Axis]
-) -> tuple[list[PlanArm], PlanArm]:
-    """The arms with the base recipe among them where the design wants it, and the control."""
+) -> tuple[list[PlanArm], PlanArm, str]:
+    """The arms with the base recipe among them where the design wants it, the control, and why."""
     plain = _plan_arm(BASE, base)
     if request.design == "one-at-a-time":
         # An arm that is the base recipe is the base: each axis then adds its other settings.
         arms = [plain, *(arm for arm in arms if arm.recipe.hash != plain.recipe.hash)]
     if request.control is None:
-        same = (arm for arm in arms if arm.recipe.hash == plain.recipe.hash)
-        return arms, next(same, arms[0])
+        for arm in arms:
+            if arm.recipe.hash == plain.recipe.hash:
+                return arms, arm, "the recipe itself"
+        return arms, arms[0], "the first arm, as none is the recipe itself; --control names another"
     matches = [
         arm
         for arm in arms
@@ -284,10 +309,11 @@ def _with_control(
     ]
     if len(matches) != 1:
         names = [arm.name for arm in arms]
+        short = [name for arm in arms for name in _short(arm.name, axes)]
         many = "names several arms" if matches else "is no arm of this ablation"
-        hint = did_you_mean(request.control, names) or f"arms: {', '.join(names)}"
+        hint = did_you_mean(request.control, [*names, *short]) or f"arms: {', '.join(names)}"
         raise error("GR209", f"--control `{request.control}` {many}", hint=hint)
-    return arms, matches[0]
+    return arms, matches[0], "--control"
 
 
 def _short(name: str, axes: Sequence[Axis]) -> list[str]:

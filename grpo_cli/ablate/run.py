@@ -18,9 +18,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
+from filelock import FileLock
+
 from grpo_cli.ablate.layout import Layout, choose_layout
 from grpo_cli.ablate.mirror import start_mirror
 from grpo_cli.ablate.plan import Cell, Plan
+from grpo_cli.ablate.store import merged, write_plan
 from grpo_cli.ablate.watch import Board, CellState
 from grpo_cli.errors import GrpoError, error
 from grpo_cli.prepare import interrupts
@@ -121,19 +124,23 @@ def run_plan(
     report: Callable[[], None],
     notice: Callable[[str], None],
 ) -> Ended:
-    """Train every cell that has no answer yet. `report` writes the comparison before the mirror
-    sends it.
+    """Write the plan and train every cell that has no answer yet. `report` writes the comparison
+    before the mirror sends it.
 
     Raises:
-        GrpoError: GR203 when another process runs this ablation.
+        GrpoError: GR203 when another process runs this ablation, GR202 when its folder cannot be
+            written.
     """
     begun = time.monotonic()
-    board = Board(folder, plan.outline)
     layouts: list[Layout] = []
     problems: list[str] = []
     with ExitStack() as stack:
-        lock = claim(options.root, folder)
+        lock = _claim(options.root, folder)
         stack.callback(release, folder, [lock])
+        # Only now: a process that is refused must not change the plan of the one that runs.
+        plan = merged(folder, plan)
+        write_plan(folder, plan)
+        board = Board(folder, plan.outline)
         stop = stack.enter_context(interrupts(notice))
         _wait_for_orphans(folder, plan, notice, stop)
         board.refresh()
@@ -153,7 +160,8 @@ def run_plan(
                     notice=notice,
                 )
                 plural = "" if layout.processes == 1 else "es"
-                notice(f"{len(batch)} cells in {layout.processes} process{plural} ({layout.why})")
+                cells = f"{len(batch)} cell{'' if len(batch) == 1 else 's'}"
+                notice(f"{cells} in {layout.processes} process{plural} ({layout.why})")
                 layouts.append(layout)
                 problems += _train(folder, plan, batch, layout, options, board, view, stop)
             view(board, board.refresh())
@@ -177,6 +185,19 @@ def run_plan(
         mirror=result,
         problems=tuple(dict.fromkeys(problems)),
     )
+
+
+def _claim(root: Path, folder: Path) -> FileLock:
+    try:
+        return claim(root, folder)
+    except GrpoError as problem:
+        if problem.problems[0].code != "GR203":
+            raise
+        raise error(
+            "GR203",
+            problem.problems[0].message,
+            hint=f"`grpo runs watch {folder.name}` looks on; another `--name` is another ablation",
+        ) from problem
 
 
 def _train(

@@ -11,6 +11,8 @@ from rich.text import Text
 
 from grpo_cli.ablate.checks import arm_warnings
 from grpo_cli.ablate.plan import Plan
+from grpo_cli.compare.model import ALPHA, MIN_SEEDS
+from grpo_cli.compare.words import amount
 from grpo_cli.errors import Problem
 from grpo_cli.recipe.explain import warnings as recipe_warnings
 from grpo_cli.recipe.yaml_tree import JSON, show_value
@@ -19,8 +21,6 @@ from grpo_cli.stats import smallest_p
 
 if TYPE_CHECKING:
     from rich.console import Console
-
-_LEVEL = 0.05
 
 
 def plan_warnings(plan: Plan) -> list[Problem]:
@@ -47,18 +47,14 @@ def _too_few(plan: Plan) -> Problem | None:
         return Problem(
             "GW423", "one seed per arm: this will be an anecdote, without a test", None, hint
         )
-    if seeds == 2:
-        return Problem("GW423", "two seeds per arm: an interval, but hardly a test", None, hint)
-    least = smallest_p(seeds, seeds)
-    if least > _LEVEL:
-        return Problem(
-            "GW423",
-            f"with {seeds} seeds per arm a permutation test cannot go below p = {least:.2g}; the t "
-            "test can, if seed scores are about normal",
-            None,
-            hint,
-        )
+    if seeds < MIN_SEEDS:
+        return Problem("GW423", "two seeds per arm: intervals, without a test", None, hint)
     return None
+
+
+def _exact(plan: Plan, seeds: int) -> float:
+    """The smallest p of the test that assumes no normal noise, for the design's kind of seeds."""
+    return smallest_p(seeds) if plan.estimate.paired else smallest_p(seeds, seeds)
 
 
 def show_plan(plan: Plan, console: Console, notes: list[tuple[str, str]]) -> None:
@@ -89,6 +85,7 @@ def plan_json(plan: Plan, plan_hash: str) -> dict[str, object]:
         "hash": plan_hash,
         "design": plan.design,
         "control": plan.control,
+        "control_why": plan.control_why,
         "primary": str(plan.primary),
         "seeds": list(plan.seeds),
         "arms": [
@@ -99,9 +96,11 @@ def plan_json(plan: Plan, plan_hash: str) -> dict[str, object]:
         "estimated_s": round(estimate.seconds, 1),
         "estimated_tokens": round(estimate.tokens),
         "estimated_from": estimate.cost_from,
-        "seed_sd": estimate.seed_sd,
+        "seed_sd": _number(estimate.seed_sd),
         "seed_sd_from": estimate.seed_sd_from,
-        "mde": None if math.isnan(estimate.mde) else estimate.mde,
+        "mde": _number(estimate.mde),
+        "paired": estimate.paired,
+        "smallest_exact_p": _exact(plan, len(plan.seeds)),
         "warnings": [
             {"code": p.code, "message": p.message, "hint": p.hint} for p in plan_warnings(plan)
         ],
@@ -113,7 +112,7 @@ def _header(plan: Plan) -> Iterator[tuple[str, str]]:
     for axis in plan.axes:
         yield "axis", f"{axis.name}: {axis.summary}"
     seeds = ", ".join(str(seed) for seed in plan.seeds)
-    yield "design", f"{plan.design}   control {plan.control}   seeds {seeds}"
+    yield "design", f"{plan.design}   control {plan.control} ({plan.control_why})   seeds {seeds}"
     yield "primary", f"{plan.primary}, decided before the run"
 
 
@@ -131,16 +130,31 @@ def _figures(plan: Plan) -> Iterator[tuple[str, str]]:
         f"about {_duration(estimate.seconds)} one after the other, {estimate.tokens:,.0f} tokens "
         f"(from {estimate.cost_from})",
     )
-    if math.isnan(estimate.mde):
-        yield "power", "none: nothing can be tested with one seed per arm"
-        return
-    scale, unit = (100, " points") if plan.primary.metric.startswith("eval/") else (1, "")
-    yield (
-        "power",
-        f"detects a true difference of {scale * estimate.mde:.1f}{unit} with chance 0.8 "
-        f"(Holm over {estimate.family}; seed SD {scale * estimate.seed_sd:.1f}{unit}: "
-        f"{estimate.seed_sd_from})",
-    )
+    metric = plan.primary.metric
+    if len(plan.seeds) < MIN_SEEDS:
+        yield "power", f"none: below {MIN_SEEDS} seeds per arm nothing is tested"
+    elif math.isnan(estimate.mde):
+        yield "power", f"unknown: how seeds spread in {metric} ({estimate.seed_sd_from})"
+    else:
+        many = f", Holm over {estimate.family}" if estimate.family > 1 else ""
+        of_pairs = f", of a pair's difference {amount(metric, estimate.pair_sd)}"
+        yield (
+            "power",
+            f"detects a true difference of {amount(metric, estimate.mde)} with chance 0.8 "
+            f"({'paired' if estimate.paired else 'Welch'} t{many}; seed SD "
+            f"{amount(metric, estimate.seed_sd)}{of_pairs if estimate.paired else ''}: "
+            f"{estimate.seed_sd_from})",
+        )
+        seeds = enough = len(plan.seeds)
+        while _exact(plan, enough) > ALPHA:
+            enough += 1
+        if enough > seeds:
+            pairs = f"sign flips of {seeds} pairs" if estimate.paired else "permutations"
+            yield (
+                "exact",
+                f"without assuming normal noise p cannot go below {_exact(plan, seeds):.2g} "
+                f"({pairs}; it can from {enough} seeds on): the verdict rests on the t test",
+            )
 
 
 def _differences(differs: Mapping[str, JSON]) -> str:
@@ -150,6 +164,10 @@ def _differences(differs: Mapping[str, JSON]) -> str:
         for key, value in differs.items()
         if value is not None or f"{key.rpartition('.')[0]}.kind" not in differs
     )
+
+
+def _number(value: float) -> float | None:
+    return None if math.isnan(value) else value
 
 
 def _duration(seconds: float) -> str:

@@ -11,16 +11,14 @@ the seeds: adding some extends the plan. Must not import torch.
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import json
 import math
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
-
-from pydantic import ValidationError
 
 from grpo_cli.ablate.asked import Primary
 from grpo_cli.ablate.history import Estimate
@@ -51,25 +49,6 @@ def find_ablations(root: Path) -> list[Path]:
     return sorted(path.parent for path in (root / ABLATIONS).glob(f"*/{PLAN_FILE}"))
 
 
-def resolve_ablation(text: str, root: Path) -> Path:
-    """The folder that a name or a path means.
-
-    Raises:
-        GrpoError: GR224 with the closest name.
-    """
-    for folder in (Path(text), ablation_dir(root, text)):
-        if (folder / PLAN_FILE).is_file():
-            return folder
-    names = [path.name for path in find_ablations(root)]
-    close = difflib.get_close_matches(text, names, n=1, cutoff=0.4)
-    hint = f"ablations: {', '.join(names)}" if names else "`grpo ablate --axis NAME` makes one"
-    raise error(
-        "GR224",
-        f"no ablation {text!r} in {root / ABLATIONS}",
-        hint=f"did you mean {close[0]!r}?" if close else hint,
-    )
-
-
 def plan_hash(plan: Plan) -> str:
     """SHA-256 of what decides the result (hex)."""
     return hashlib.sha256(json.dumps(_decided(plan), sort_keys=True).encode()).hexdigest()
@@ -88,6 +67,7 @@ def write_plan(folder: Path, plan: Plan) -> None:
         **{k: v for k, v in _decided(plan).items() if k != "arms"},
         "recipe": plan.recipe,
         "setup": plan.setup,
+        "control_why": plan.control_why,
         "seeds": list(plan.seeds),
         "seeds_added": [list(seeds) for seeds in plan.seeds_added],
         "arms": [
@@ -118,19 +98,31 @@ def read_plan(folder: Path) -> Plan:
     Raises:
         GrpoError: GR224 when there is none, or it cannot be read or was changed by hand.
     """
-    path = folder / PLAN_FILE
-    hint = "bring it back from a copy, or give the ablation another --name"
-    try:
-        document = json.loads(path.read_bytes())
+    with _readable(folder):
+        document = json.loads((folder / PLAN_FILE).read_bytes())
         plan = _plan(document)
+        if plan_hash(plan) != document["hash"]:
+            raise ValueError("it does not match its hash, so it was changed")
+        return plan
+
+
+@contextmanager
+def _readable(folder: Path) -> Iterator[None]:
+    """What is wrong with the plan that is read within, as GR224."""
+    path = folder / PLAN_FILE
+    try:
+        yield
     except FileNotFoundError as problem:
         raise error("GR224", f"{folder} has no {PLAN_FILE}") from problem
-    except (ValueError, KeyError, TypeError, ValidationError) as problem:
-        what = str(problem).splitlines()[0] if str(problem) else type(problem).__name__
-        raise error("GR224", f"{path} cannot be read: {what}", hint=hint) from problem
-    if plan_hash(plan) != document["hash"]:
-        raise error("GR224", f"{path} does not match its hash: it was changed", hint=hint)
-    return plan
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as problem:
+        # pydantic's ValidationError is a ValueError.
+        what = (str(problem).splitlines() or [type(problem).__name__])[0]
+        lacks = "it lacks " if isinstance(problem, KeyError) else ""
+        raise error(
+            "GR224",
+            f"{path} cannot be read: {lacks}{what}",
+            hint="bring it back from a copy, or give the ablation another --name",
+        ) from problem
 
 
 def planned_steps(folder: Path, budget: str | None) -> int | None:
@@ -153,18 +145,13 @@ def read_outline(folder: Path) -> Outline:
     Raises:
         GrpoError: GR224 when there is none, or it cannot be read.
     """
-    path = folder / PLAN_FILE
-    try:
-        document = json.loads(path.read_bytes())
+    with _readable(folder):
+        document = json.loads((folder / PLAN_FILE).read_bytes())
         return Outline(
             control=document["control"],
             steps={arm["name"]: arm["recipe"]["optim"]["steps"] for arm in document["arms"]},
             cells=tuple(Cell(c["arm"], c["seed"], c["run"]) for c in document["cells"]),
         )
-    except FileNotFoundError as problem:
-        raise error("GR224", f"{folder} has no {PLAN_FILE}") from problem
-    except (ValueError, KeyError, TypeError) as problem:
-        raise error("GR224", f"{path} cannot be read: {type(problem).__name__}") from problem
 
 
 def plugin_files(folder: Path) -> list[Path]:
@@ -242,6 +229,11 @@ def _plan(document: Mapping[str, Any]) -> Plan:
     )
     if document["version"] != VERSION:
         raise ValueError(f"version {document['version']}")
+    if [arm["recipe_hash"] for arm in document["arms"]] != [arm.recipe.hash for arm in arms]:
+        raise ValueError(
+            "its recipes come out otherwise: changed by hand, or made by another version of grpo "
+            "(`grpo compare` still judges its runs)"
+        )
     estimate: dict[str, Any] = {
         k: math.nan if v is None else v for k, v in document["estimate"].items()
     }
@@ -260,6 +252,7 @@ def _plan(document: Mapping[str, Any]) -> Plan:
         budget=document["budget"],
         arms=arms,
         estimate=Estimate(**estimate),
+        control_why=document.get("control_why", ""),
         plugins=document["plugins"],
         seeds_added=tuple(tuple(seeds) for seeds in document["seeds_added"]),
     )

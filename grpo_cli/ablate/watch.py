@@ -173,8 +173,10 @@ class Board:
         for row in rows:
             table.add_row(*(Text(row[i]) for i in shown))
         total = len(self.cells)
-        below = f"{self.num_done} of {total} cells done   * control   means over seeds"
-        lines: list[Table | Text] = [table, Text(below, style="dim")]
+        lines: list[Table | Text] = [table]
+        if self._outline.control:  # not of a single run
+            below = f"{self.num_done} of {total} cells done   * control   means over seeds"
+            lines.append(Text(below, style="dim"))
         if self.phase:
             lines.append(Text(self.phase, style="dim"))
         lines += [Text(safe_text(note)) for note in self.notes[-3:]]

@@ -110,7 +110,6 @@ def ablate(
         merged,
         plan_hash,
         planned_steps,
-        write_plan,
     )
     from grpo_cli.prepare import prepare_libraries, store_uri
     from grpo_cli.recipe.plugins import load_plugins
@@ -162,7 +161,6 @@ def ablate(
         for note in notes:
             err.print(note, markup=False)
     uri = store_uri(runs_dir, tracking_uri)
-    write_plan(folder, plan)
     from grpo_cli.ablate.finish import run_and_show
     from grpo_cli.ablate.run import MAX_PARALLEL, Options
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -32,7 +33,9 @@ RunsDir = Annotated[
     Path, typer.Option("--runs-dir", envvar="GRPO_RUNS_DIR", help="Where run folders are.")
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-_RUN_HELP = "A run folder, or a part of its path that no other run has."
+PLAN = "plan.json"
+"""In the folder of an ablation."""
+_EITHER_HELP = "A run or an ablation: a folder, an ablation's name, or a part of a run's path."
 
 
 @app.command("ls", epilog=_examples("ls", "ls --json", "ls -q | grep dapo"))
@@ -71,14 +74,17 @@ def list_runs(
         typer.echo("  ".join(cells).rstrip())
 
 
-@app.command("show", epilog=_examples("show dapo/dapo/s0", "show runs/dapo/dapo/s0-1a2b3c4d"))
+@app.command("show", epilog=_examples("show dapo/dapo/s0", "show dapo-std_norm"))
 def show_run(
-    run: Annotated[str, typer.Argument(help=_RUN_HELP)],
+    run: Annotated[str, typer.Argument(metavar="RUN|ABLATION", help=_EITHER_HELP)],
     runs_dir: RunsDir = Path("runs"),
     as_json: Json = False,
 ) -> None:
-    """Show one run: how it stands, its last metrics, and what trackers have of it."""
-    path = resolve_run(run, runs_dir)
+    """Show one run: how it stands and its last metrics. Of an ablation, its plan and its arms."""
+    path = _resolve(run, runs_dir)
+    if (path / PLAN).is_file():
+        _show_ablation(path, as_json)
+        return
     info = read_info(path)
     records = read_metrics(path)
     checkpoints = sorted(p.name for p in (path / "checkpoints").glob("step-*"))
@@ -106,10 +112,12 @@ def show_run(
 
 @app.command(
     "sync",
-    epilog=_examples("sync", "sync dapo/dapo/s0 --tracking-uri http://127.0.0.1:5000"),
+    epilog=_examples("sync", "sync dapo-std_norm --tracking-uri http://127.0.0.1:5000"),
 )
 def sync_runs(
-    runs: Annotated[list[str] | None, typer.Argument(help=_RUN_HELP)] = None,
+    runs: Annotated[
+        list[str] | None, typer.Argument(metavar="[RUN|ABLATION]...", help=_EITHER_HELP)
+    ] = None,
     runs_dir: RunsDir = Path("runs"),
     tracking_uri: Annotated[
         str | None,
@@ -122,7 +130,8 @@ def sync_runs(
     """Send to MLflow what it does not have of some runs, or of all. Safe to repeat."""
     from grpo_cli import track
 
-    paths = [resolve_run(text, runs_dir) for text in runs or ()] or find_runs(runs_dir)
+    named = [_resolve(text, runs_dir) for text in runs or ()]
+    paths = [run for path in named for run in _runs_of(path)] if runs else find_runs(runs_dir)
     uri = tracking_uri or track.default_uri(runs_dir)
     if not paths:
         typer.echo(f"no runs in {runs_dir}")
@@ -144,25 +153,14 @@ def sync_runs(
 
 @app.command("watch", epilog=_examples("watch dapo-std_norm", "watch dapo/tiny/s0"))
 def watch_run(
-    what: Annotated[str, typer.Argument(metavar="ABLATION|RUN", help="A name or a path.")],
+    what: Annotated[str, typer.Argument(metavar="RUN|ABLATION", help=_EITHER_HELP)],
     runs_dir: RunsDir = Path("runs"),
 ) -> None:
     """Show an ablation or a run as it trains, until it ends."""
     from grpo_cli.ablate.lookon import look_on, of_ablation, of_run
-    from grpo_cli.ablate.store import resolve_ablation
 
-    try:
-        folder = resolve_ablation(what, runs_dir)
-    except GrpoError as unknown:
-        try:
-            found = of_run(resolve_run(what, runs_dir))
-        except GrpoError as problem:
-            if problem.problems[0].code != "GR206" or find_runs(runs_dir):
-                raise problem from None
-            raise unknown from None
-    else:
-        found = of_ablation(folder)
-    look_on(found)
+    path = _resolve(what, runs_dir)
+    look_on(of_ablation(path) if (path / PLAN).is_file() else of_run(path))
 
 
 @app.command("ui", epilog=_examples("ui", "ui --port 8080"))
@@ -184,8 +182,9 @@ def show_ui(
     raise typer.Exit(serve_ui(runs_dir, tracking_uri, port))
 
 
-def resolve_run(text: str, runs_dir: Path) -> Path:
-    """The run folder that a path or a unique part of one names.
+def resolve_run(text: str, runs_dir: Path, others: Sequence[str] | None = None) -> Path:
+    """The run folder that a path or a unique part of one names; `others` names what else it
+    could have been.
 
     Raises:
         GrpoError: GR206 when there is none or more than one.
@@ -199,20 +198,60 @@ def resolve_run(text: str, runs_dir: Path) -> Path:
     if matches:
         shown = ", ".join(matches[:5]) + (", ..." if len(matches) > 5 else "")
         raise error("GR206", f"{text!r} names {len(matches)} runs", hint=f"choose one of {shown}")
-    close = difflib.get_close_matches(text, names, n=1, cutoff=0.4)
+    close = difflib.get_close_matches(text, [*(others or ()), *names], n=1, cutoff=0.4)
     raise error(
         "GR206",
-        f"no run {text!r} in {runs_dir}",
+        f"no run{'' if others is None else ' or ablation'} {text!r} in {runs_dir}",
         hint=f"did you mean {close[0]!r}?" if close else "`grpo runs ls` lists what is there",
     )
 
 
+def _resolve(text: str, runs_dir: Path) -> Path:
+    """The ablation of this name or folder, otherwise the run that `resolve_run` finds.
+
+    Raises:
+        GrpoError: GR206 when there is neither.
+    """
+    from grpo_cli.ablate.store import ablation_dir, find_ablations
+
+    for folder in (Path(text), ablation_dir(runs_dir, text)):
+        if (folder / PLAN).is_file():
+            return folder
+    return resolve_run(text, runs_dir, [path.name for path in find_ablations(runs_dir)])
+
+
+def _runs_of(path: Path) -> list[Path]:
+    """The run itself, or the runs of an ablation."""
+    if not (path / PLAN).is_file():
+        return [path]
+    return sorted(found.parent for found in path.glob("*/s*-*/run.json"))
+
+
+def _show_ablation(folder: Path, as_json: bool) -> None:
+    from rich.console import Console
+
+    from grpo_cli.ablate.lookon import of_ablation, show_table
+    from grpo_cli.ablate.show import plan_json, show_plan
+    from grpo_cli.ablate.store import plan_hash, plugin_files, read_plan
+    from grpo_cli.recipe.plugins import load_plugins
+
+    load_plugins(plugin_files(folder))
+    plan = read_plan(folder)
+    if as_json:
+        cells = [_summary(folder / cell.run) for cell in plan.cells]
+        facts = {**plan_json(plan, plan_hash(plan)), "path": str(folder), "runs": cells}
+        typer.echo(json.dumps(facts, indent=2))
+        return
+    show_plan(plan, Console(highlight=False), [("ablation", str(folder))])
+    typer.echo()
+    show_table(of_ablation(folder))
+
+
 def _sync_ablation(folder: Path, uri: str) -> None:
     """Send the plan and the comparison of an ablation; nothing for another folder."""
-    from grpo_cli.ablate.store import PLAN_FILE
     from grpo_cli.runlock import is_held
 
-    if (folder / PLAN_FILE).is_file() and not is_held(folder):
+    if (folder / PLAN).is_file() and not is_held(folder):
         from grpo_cli.ablate.mirror import sync_parent
 
         sync_parent(folder, uri)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from grpo_cli.compare.model import JSON, Arm, Plan, RunRecord
@@ -16,6 +16,9 @@ MEASURE = ("eval", "verifier", "task")
 
 NOTED = ("commit",)
 """Facts whose difference is said but not refused: a commit may have changed only a comment."""
+
+_SHARED = ("model", "lora", "task", "sampling.prompts_per_step")
+"""Recipe nodes that must be the same for equal seeds to mean equal adapters and prompts."""
 
 _ABSENT = "(not there)"
 
@@ -93,6 +96,11 @@ def recipe_changes(a: Mapping[str, JSON], b: Mapping[str, JSON]) -> dict[str, JS
         for key in dict.fromkeys([*a, *b])
         if (key in a) != (key in b) or a.get(key) != b.get(key)
     }
+
+
+def seeds_pair(changes: Iterable[str]) -> bool:
+    """Whether recipes that differ in these keys start alike and see the same prompts per seed."""
+    return not any(key == node or key.startswith(f"{node}.") for key in changes for node in _SHARED)
 
 
 def unfair(arms: Sequence[Arm], control: Arm, plans: Sequence[Plan]) -> list[str]:

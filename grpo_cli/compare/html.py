@@ -14,14 +14,14 @@ from grpo_cli.compare.health import CURVES
 from grpo_cli.compare.model import ArmResult, Comparison, Curve
 from grpo_cli.compare.tables import health_table, scores_table, seeds_table, versus_table
 from grpo_cli.compare.text import remarks
-from grpo_cli.compare.words import is_share
+from grpo_cli.compare.words import is_share, unit
 from grpo_cli.report import safe_text
 
 # Colours that stay apart for the colour-blind (Okabe and Ito 2008), then repeat with dashes.
 _COLOURS = ("#000000", "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 
 _WIDTH, _HEIGHT = 420, 240
-_LEFT, _RIGHT, _TOP, _BOTTOM = 52, 8, 8, 30
+_LEFT, _RIGHT, _TOP, _BOTTOM = 52, 24, 8, 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +75,7 @@ def as_html(comparison: Comparison) -> str:
         bars=bars,
         zero=zero,
         ticks=ticks,
+        unit=unit(comparison.metric),
         width=_WIDTH,
         height=_HEIGHT,
         plot=(_LEFT, _TOP, _WIDTH - _RIGHT, _HEIGHT - _BOTTOM),

@@ -17,6 +17,8 @@ from grpo_cli.compare import arms as grouping
 from grpo_cli.compare import curves, words
 from grpo_cli.compare.health import CURVES, health, mean_health
 from grpo_cli.compare.model import (
+    ALPHA,
+    MIN_SEEDS,
     Arm,
     ArmResult,
     Comparison,
@@ -38,14 +40,8 @@ from grpo_cli.compare.score import (
 )
 from grpo_cli.seeds import seed63
 
-ALPHA = 0.05
-MIN_SEEDS = 3
-"""Below this many seeds in an arm nothing is tested."""
 NUM_RESAMPLES = 2000
 RNG_SEED = 0
-
-_SHARED = ("model", "lora", "task", "sampling.prompts_per_step")
-"""Recipe nodes that must be the same for equal seeds to mean equal adapters and prompts."""
 
 
 def compare(
@@ -168,8 +164,7 @@ def _is_paired(arm: Arm, control: Arm, a: dict[int, float], b: dict[int, float])
     """
     seeds = [{*(run.seed for run in x.runs), *x.missing} for x in (arm, control)]
     changes = grouping.recipe_changes(control.leaves, arm.leaves)
-    apart = any(key == k or key.startswith(f"{k}.") for key in changes for k in _SHARED)
-    return seeds[0] == seeds[1] and len(a.keys() & b.keys()) >= 2 and not apart
+    return seeds[0] == seeds[1] and bool(a.keys() & b.keys()) and grouping.seeds_pair(changes)
 
 
 def _counts(a: dict[int, float], b: dict[int, float], paired: bool) -> tuple[int, int]:

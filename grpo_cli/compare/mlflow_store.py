@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from mlflow.entities import Run
     from mlflow.tracking import MlflowClient
 
-PREFIX = "mlflow:"
-
 
 def read_experiment(name: str, uri: str, metrics: Sequence[str]) -> Found:
     """The runs of an experiment, named in full or without `grpo/`, with the metrics that matter.

@@ -12,6 +12,11 @@ from grpo_cli.types import StepRecord
 
 JSON = str | int | float | bool | None | list["JSON"] | dict[str, "JSON"]
 
+ALPHA = 0.05
+
+MIN_SEEDS = 3
+"""Below this many seeds in an arm nothing is tested."""
+
 QuestionScores = Mapping[str, float]
 """Question id -> mean score of its samples; a question without a verdict is absent."""
 

@@ -179,10 +179,10 @@ def read_plan(path: Path) -> Plan:
     Raises:
         GrpoError: GR204 when it cannot be read.
     """
-    tree = _read_json(path)
     arms: dict[Path, str] = {}
     missing = []
     try:
+        tree = json.loads(path.read_bytes())
         plan = parse_plan(tree, path.parent.name)
         for cell in tree["cells"]:
             folder = path.parent / str(cell["run"])
@@ -190,8 +190,12 @@ def read_plan(path: Path) -> Plan:
                 arms[folder.resolve()] = str(cell["arm"])
             else:
                 missing.append((str(cell["arm"]), int(cell["seed"])))
-    except (KeyError, TypeError, ValueError, AttributeError) as problem:
-        raise damaged(path, "it is not a plan of an ablation") from problem
+    except (OSError, KeyError, TypeError, ValueError, AttributeError) as problem:
+        raise error(
+            "GR204",
+            f"{path} is damaged: it is not the plan of an ablation",
+            hint="bring it back from a copy; without the file its runs are compared as any others",
+        ) from problem
     return replace(plan, arms=arms, missing=tuple(missing))
 
 

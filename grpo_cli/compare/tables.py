@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from grpo_cli.compare.health import EVAL_LABELS, LABELS, SPENT_LABELS
 from grpo_cli.compare.model import ArmResult, Comparison
-from grpo_cli.compare.words import bounds, delta, is_share, p_value, value
+from grpo_cli.compare.words import bounds, delta, p_value, unit, value
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +36,9 @@ def scores_table(comparison: Comparison) -> Table:
     )
     header = ("arm", "seeds", "mean", "seed SD", "95 % interval", "verdict")
     place = f"step {comparison.at}" if comparison.at.isdecimal() else comparison.at
+    word = ", exploratory" if comparison.exploratory else ""
     return Table(
-        f"{metric} at {place}, per arm; the unit is the training seed",
+        f"{metric} at {place}{word}, per arm; the unit is the training seed",
         header,
         rows,
         "seeds: with a score / planned or started" if any("/" in row[1] for row in rows) else "",
@@ -63,7 +64,9 @@ def versus_table(comparison: Comparison) -> Table | None:
                 arm.name,
                 delta(metric, d.mean),
                 bounds(metric, d.low, d.high, signed=True),
-                "-" if boot is None else bounds(metric, boot.low, boot.high, signed=True),
+                "-"
+                if boot is None or boot.low == boot.high
+                else bounds(metric, boot.low, boot.high, signed=True),
                 test,
                 p_value(d.p),
                 p_value(versus.p_holm),
@@ -82,14 +85,16 @@ def versus_table(comparison: Comparison) -> Table | None:
         f"P(arm > {comparison.control})",
         "MDE",
     )
-    unit = "points" if is_share(metric) else f"units of {metric}"
+    note = (
+        f"Holm over {comparison.family} comparison{'s' if comparison.family > 1 else ''}; MDE: the "
+        f"difference that this design finds with 80 % power at the level Holm needs at worst "
+        f"({comparison.alpha:g} / {comparison.family})"
+    )
     return Table(
-        f"against {comparison.control} ({comparison.control_why}), in {unit}",
+        f"against {comparison.control} ({comparison.control_why}), in {unit(metric)}",
         header,
         tuple(rows),
-        f"Holm over {comparison.family} comparisons; MDE: the difference that this design finds "
-        f"with 80 % power at the level Holm needs at worst ({comparison.alpha:g} / "
-        f"{max(comparison.family, 1)})",
+        note if comparison.family else "nothing was tested",
     )
 
 
@@ -141,7 +146,7 @@ def _health(key: str, number: float) -> str:
     if math.isnan(number):
         return "-"
     if key.endswith("_frac"):
-        return f"{number:.1%}"
+        return f"{100 * number:.1f} %"
     if key in SPENT_LABELS:
         return f"{number:,.0f}"
     return f"{number:.1f}" if "length" in key else f"{number:.3g}"

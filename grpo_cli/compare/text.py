@@ -30,7 +30,7 @@ def as_text(comparison: Comparison) -> str:
     if curves is not None:
         parts.append(_text_table(curves))
     parts.append("\n".join(_line(arm.sentence) for arm in comparison.arms))
-    for title, lines in _remarks(comparison):
+    for title, lines in remarks(comparison):
         parts.append("\n".join([f"{title}:", *(f"  {_line(line)}" for line in lines)]))
     return "\n\n".join(parts) + "\n"
 
@@ -40,7 +40,7 @@ def as_markdown(comparison: Comparison) -> str:
     parts = ["\n".join(f"- {_markdown(arm.sentence)}" for arm in comparison.arms)]
     tables = [scores_table(comparison), versus_table(comparison), health_table(comparison)]
     parts += [_markdown_table(t) for t in (*tables, seeds_table(comparison)) if t is not None]
-    for title, lines in _remarks(comparison):
+    for title, lines in remarks(comparison):
         parts.append(
             "\n".join([f"**{title.capitalize()}**", "", *(f"- {_markdown(x)}" for x in lines)])
         )
@@ -55,10 +55,6 @@ def as_json(comparison: Comparison) -> str:
 
 def remarks(comparison: Comparison) -> list[tuple[str, list[str]]]:
     """What stands below the tables, under titles: changes, remarks, allowed differences, notes."""
-    return _remarks(comparison)
-
-
-def _remarks(comparison: Comparison) -> list[tuple[str, list[str]]]:
     changes = [f"{arm.name}: {changes_text(arm)}" for arm in comparison.arms[1:] if arm.changes]
     found = [
         ("changed against the control", changes),

@@ -39,6 +39,11 @@ def is_share(metric: str) -> bool:
     return name.endswith(("accuracy", "_frac")) or name.startswith(("pass_at", "avg_at", "maj_at"))
 
 
+def unit(metric: str) -> str:
+    """The unit of a difference of scores."""
+    return "points" if is_share(metric) else f"units of {metric}"
+
+
 def value(metric: str, number: float) -> str:
     """A score as a person reads it."""
     if math.isnan(number):
@@ -98,17 +103,22 @@ def _sentence(arm: ArmResult, comparison: Comparison) -> str:
             what = "is the control"
         return f"{name} {what}: {_standing(arm, metric)}."
     d, control = versus.difference, comparison.control
-    size = f"{_amount(metric, abs(d.mean))} {'above' if d.mean > 0 else 'below'} {control}"
+    size = f"{amount(metric, abs(d.mean))} {'above' if d.mean > 0 else 'below'} {control}"
+    if delta(metric, d.mean) == delta(metric, 0.0):
+        size = f"level with {control}"
     interval = bounds(metric, d.low, d.high, signed=True)
     if arm.verdict is Verdict.ANECDOTE:
-        return f"{name} is {size}, with one seed per arm: this is an anecdote."
+        each = "per arm" if versus.num_seeds == (1, 1) else "in one of them"
+        return f"{name} is {size}, with one seed {each}: this is an anecdote."
     if arm.verdict is Verdict.INTERVAL_ONLY:
-        return f"{name} is {size}, interval {interval}: two seeds are too few for a test."
+        return f"{name} is {size}, 95 % interval {interval}: two seeds are too few for a test."
     if arm.verdict is Verdict.IDENTICAL:
-        return f"{name} and {control} have the same scores: nothing that was changed had an effect."
+        return (
+            f"{name} and {control} have the same score on every seed, so there is nothing to test."
+        )
     if arm.verdict is Verdict.NO_SPREAD:
         return f"{name} is {size} on every seed alike: without any spread there is no test."
-    able = f"this design could detect {_amount(metric, versus.mde)}"
+    able = f"this design could detect {amount(metric, versus.mde)}"
     if arm.verdict is Verdict.NONE:
         near = ""
         if d.p <= comparison.alpha:
@@ -117,11 +127,11 @@ def _sentence(arm: ArmResult, comparison: Comparison) -> str:
                 f"comparisons (Holm p {p_value(versus.p_holm)})"
             )
         return (
-            f"{name}: no difference detected from {control} ({delta(metric, d.mean)}, interval "
-            f"{interval}{_unit(metric)}); {able}{near}."
+            f"{name}: no difference detected from {control} ({delta(metric, d.mean)}, 95 % "
+            f"interval {interval}{_unit(metric)}); {able}{near}."
         )
     return (
-        f"{name} is {arm.verdict} than {control} by {_amount(metric, abs(d.mean))}, interval "
+        f"{name} is {arm.verdict} than {control} by {amount(metric, abs(d.mean))}, 95 % interval "
         f"{interval} ({_test_name(versus)}, Holm p {p_value(versus.p_holm)})."
     )
 
@@ -157,7 +167,7 @@ def _remarks(arm: ArmResult, control: ArmResult, comparison: Comparison) -> list
 def _explanations(arm: ArmResult, control: ArmResult, comparison: Comparison) -> list[str]:
     """What moved with an accuracy and may be all that moved."""
     versus = arm.versus
-    silent = (Verdict.NONE, Verdict.NO_SCORE, Verdict.IDENTICAL)
+    silent = (Verdict.NONE, Verdict.NO_SCORE, Verdict.IDENTICAL, Verdict.ANECDOTE)
     is_right = "accuracy" in comparison.metric or "_at_" in comparison.metric
     if versus is None or arm.verdict in silent or not is_right:
         return []
@@ -173,9 +183,9 @@ def _explanations(arm: ArmResult, control: ArmResult, comparison: Comparison) ->
             word = "fewer" if drop > 0 else "more"
             found.append(
                 f"{arm.name}: the {'gain' if gain > 0 else 'loss'} of {_points(abs(gain))} goes "
-                f"with {_points(abs(drop))} {word} {what} ({control.health[key]:.1%} to "
-                f"{arm.health[key]:.1%}), which may be all of it: it need not be better or worse "
-                "reasoning"
+                f"with {_points(abs(drop))} {word} {what} ({value(key, control.health[key])} to "
+                f"{value(key, arm.health[key])}), which may be all of it: it need not be better or "
+                "worse reasoning"
             )
     return found
 
@@ -211,7 +221,7 @@ def _notes(comparison: Comparison) -> list[str]:
         found.append("no crossed bootstrap: the rows of the held-out answers are not there")
     tested = [arm.versus.num_seeds for arm in comparison.arms if arm.versus]
     if any(min(num) == 1 for num in tested):
-        found.append("one seed per arm is an anecdote: run `--seed 1` and `--seed 2`, better five")
+        found.append("one seed is an anecdote: train at least three per arm, better five")
     if comparison.direction == "none":
         found.append(f"neither direction of {comparison.metric} is known to be better")
     return found
@@ -222,7 +232,7 @@ def _standing(arm: ArmResult, metric: str) -> str:
     text = value(metric, score.mean)
     if math.isnan(score.low):
         return f"{text} with one seed"
-    return f"{text}, interval {bounds(metric, score.low, score.high)}, over {score.n} seeds"
+    return f"{text}, 95 % interval {bounds(metric, score.low, score.high)}, over {score.n} seeds"
 
 
 def _runs(seeds: Sequence[SeedScore]) -> str:
@@ -249,7 +259,7 @@ def _test_name(versus: Versus) -> str:
     return f"Welch t, {versus.num_seeds[0]} and {versus.num_seeds[1]} seeds"
 
 
-def _amount(metric: str, number: float) -> str:
+def amount(metric: str, number: float) -> str:
     if math.isnan(number):
         return "nothing"
     return _points(number) if is_share(metric) else f"{number:.4g}"

@@ -38,16 +38,17 @@ def test_a_dry_run_shows_the_plan_and_writes_nothing(tmp_path: Path) -> None:
         "detects a true difference of",
     ):
         assert text in done.stdout
-    assert "GW423" in done.stderr
+    assert "p cannot go below 0.25 (sign flips of 3 pairs; it can from 6 seeds on)" in done.stdout
+    assert done.stderr == ""
     assert list(tmp_path.iterdir()) == []
 
 
 def test_the_plan_as_json_has_every_cell(tmp_path: Path) -> None:
-    args = ("ablate", "--axis", "clip", "--arms", "no_op", "--seeds", "2", "--dry-run", "--json")
+    args = ("ablate", "--axis", "clip", "--arms", "no_op", "--seeds", "3", "--dry-run", "--json")
     done = grpo(tmp_path, *args)
     assert done.returncode == 0, done.stderr
     plan = json.loads(done.stdout)
-    assert len(plan["cells"]) == 8
+    assert len(plan["cells"]) == 12
     assert [arm["name"] for arm in plan["arms"]][-1] == "no_op"
     assert plan["mde"] > 0
     assert done.stderr == ""
@@ -77,6 +78,9 @@ def test_planning_imports_nothing_heavy(tmp_path: Path) -> None:
         (("--axis", "objective.high=0.28,0.28"), "GR221", "are the same recipe"),
         (("--axis", "optim.lrr=1,2"), "GR101", "did you mean `optim.lr`?"),
         ((), "GR209", "nothing to compare"),
+        (("--axis", "std_norm", "--control", "gruop"), "GR209", "did you mean `group`?"),
+        (("--axis", "clip", "--primary", "reward/meen"), "GR209", "did you mean `reward/mean`?"),
+        (("--axis", "clip", "--axis", "objective.high=0.3,0.4"), "GR209", "both set `objective"),
     ],
 )
 def test_what_cannot_be_compared_is_refused_before_anything_runs(
@@ -93,7 +97,7 @@ def test_what_cannot_be_compared_is_refused_before_anything_runs(
 def test_watching_what_is_not_there_says_so(tmp_path: Path) -> None:
     done = grpo(tmp_path, "runs", "watch", "nothing")
     assert done.returncode == 2
-    assert "GR224" in done.stderr
+    assert "no run or ablation 'nothing'" in done.stderr
 
 
 def test_the_pages_of_a_store_that_is_not_there_are_refused(tmp_path: Path) -> None:

@@ -6,13 +6,14 @@ import json
 import math
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
 from grpo_cli.ablate.checks import arm_warnings
 from grpo_cli.ablate.layout import choose_layout
 from grpo_cli.ablate.plan import Plan, Request, make_plan
-from grpo_cli.ablate.run import batches, missing_cells, spread
+from grpo_cli.ablate.run import Options, batches, missing_cells, run_plan, spread
 from grpo_cli.ablate.show import plan_warnings
 from grpo_cli.ablate.store import (
     ablation_dir,
@@ -21,11 +22,14 @@ from grpo_cli.ablate.store import (
     planned_steps,
     read_outline,
     read_plan,
-    resolve_ablation,
     write_plan,
 )
 from grpo_cli.errors import GrpoError
+from grpo_cli.mlflow_ablation import parent_run
 from grpo_cli.recipe.load import load
+from grpo_cli.recipe.schema import Recipe
+from grpo_cli.runlock import claim
+from grpo_cli.stats import mde
 
 
 def plan(root: Path, *axes: str, recipe: str = "dapo", **more: Any) -> Plan:
@@ -143,8 +147,9 @@ def test_too_few_seeds_are_said_at_plan_time(tmp_path: Path) -> None:
         return [p.message for p in plan_warnings(plan(tmp_path, "std_norm", seeds=seeds))]
 
     assert any("anecdote" in m for m in warned(1))
-    assert any("p = 0.1" in m for m in warned(3))
-    assert not any("permutation" in m for m in warned(5))
+    assert any("without a test" in m for m in warned(2))
+    assert math.isnan(plan(tmp_path, "std_norm", seeds=2).estimate.mde)
+    assert warned(3) == []
 
 
 @pytest.mark.parametrize(
@@ -192,32 +197,55 @@ def test_the_estimate_says_where_it_is_from_and_what_the_design_sees(tmp_path: P
     assert "default" in got.cost_from
     assert "assumed" in got.seed_sd_from
     assert got.family == 2
-    # 2 comparisons under Holm, worst case: alpha 0.025; 2.29 seed SDs.
-    assert got.mde / got.seed_sd == pytest.approx(2.3, abs=0.1)
+    # The comparison pairs the seeds; nothing is known of pairs yet, so as if they were unrelated.
+    assert got.paired
+    assert got.mde == pytest.approx(mde(math.sqrt(2) * 0.02, 5, paired=True, family=2))
+    # Another adapter size starts from another adapter: there is nothing to pair.
+    other = plan(tmp_path, "lora.rank=4,8", seeds=5).estimate
+    assert not other.paired
+    assert other.mde == pytest.approx(mde(0.02, 5))
+    # No default is right for the spread of any metric.
+    assert math.isnan(plan(tmp_path, "std_norm", primary="eval/mean_length").estimate.mde)
     assert math.isnan(plan(tmp_path, "std_norm", seeds=1).estimate.mde)
+
+
+def write_done(root: Path, recipe: Recipe, seed: int, accuracy: float) -> None:
+    """A run of two steps that is done, as far as planning reads it."""
+    folder = root / "dapo" / "tiny" / f"s{seed}-{recipe.hash[:8]}"
+    folder.mkdir(parents=True)
+    (folder / "recipe.json").write_text(json.dumps(recipe.tree()))
+    info = {"run_id": "x", "recipe": "dapo", "name": "tiny", "seed": seed, "attempt": 1}
+    info |= {"recipe_hash": recipe.hash, "status": "done", "step": 2, "reason": None}
+    (folder / "run.json").write_text(json.dumps({**info, "started": "", "ended": None}))
+    scalars = {"time/step_s": 2.0, "progress/tokens_generated": 200}
+    rows = [{"step": 0, "unix_ms": 0, "scalars": {"eval/accuracy": 0.3}}]
+    rows.append({"step": 1, "unix_ms": 0, "scalars": {**scalars}})
+    last = {**scalars, "eval/accuracy": accuracy, "time/eval_s": 3.0}
+    rows.append({"step": 2, "unix_ms": 0, "scalars": last})
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
 def test_earlier_runs_of_the_setup_replace_the_defaults(tmp_path: Path) -> None:
     recipe = load("dapo").recipe
     for seed, accuracy in enumerate((0.40, 0.42, 0.47)):
-        folder = tmp_path / "dapo" / "tiny" / f"s{seed}-00000000"
-        folder.mkdir(parents=True)
-        (folder / "recipe.json").write_text(json.dumps(recipe.tree()))
-        info = {"run_id": "x", "recipe": "dapo", "name": "tiny", "seed": seed, "attempt": 1}
-        info |= {"recipe_hash": recipe.hash, "status": "done", "step": 2, "reason": None}
-        (folder / "run.json").write_text(json.dumps({**info, "started": "", "ended": None}))
-        scalars = {"time/step_s": 2.0, "progress/tokens_generated": 200}
-        rows = [{"step": 0, "unix_ms": 0, "scalars": {"eval/accuracy": 0.3}}]
-        rows.append({"step": 1, "unix_ms": 0, "scalars": {**scalars}})
-        last = {**scalars, "eval/accuracy": accuracy, "time/eval_s": 3.0}
-        rows.append({"step": 2, "unix_ms": 0, "scalars": last})
-        (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        write_done(tmp_path, recipe, seed, accuracy)
     got = plan(tmp_path, "std_norm", seeds=3).estimate
     assert "3 earlier runs" in got.cost_from
     assert got.seconds - got.eval_seconds == pytest.approx(3 * 3 * 60 * 2.0)
     assert got.seed_sd == pytest.approx(0.036055, abs=1e-5)
+    assert got.pair_sd == pytest.approx(math.sqrt(2) * got.seed_sd), "no pairs yet"
     other = plan(tmp_path, "std_norm", seeds=3, sets=("sampling.max_tokens=40",)).estimate
     assert "default" in other.cost_from, "another setup says nothing about this one"
+
+
+def test_the_power_of_a_paired_design_is_that_of_earlier_pairs(tmp_path: Path) -> None:
+    grpo = load("dapo", sets=["advantage.scale=none"]).recipe
+    for seed, accuracy in enumerate((0.40, 0.42, 0.47)):
+        write_done(tmp_path, load("dapo").recipe, seed, accuracy)
+        write_done(tmp_path, grpo, seed, accuracy + 0.1 + 0.001 * seed)
+    got = plan(tmp_path, "std_norm", seeds=3).estimate
+    assert got.pair_sd == pytest.approx(0.001)
+    assert got.mde == pytest.approx(mde(0.001, 3, paired=True, family=2))
 
 
 def test_a_plan_is_read_back_as_it_was_written(tmp_path: Path) -> None:
@@ -226,7 +254,6 @@ def test_a_plan_is_read_back_as_it_was_written(tmp_path: Path) -> None:
     write_plan(folder, made)
     assert read_plan(folder) == made
     assert read_outline(folder) == made.outline
-    assert resolve_ablation("n", tmp_path) == folder
     document = json.loads((folder / "plan.json").read_text())
     assert document["hash"] == plan_hash(made)
     assert document["primary"] == {"metric": "eval/accuracy", "at": "final"}
@@ -245,6 +272,52 @@ def test_a_plan_that_was_changed_by_hand_is_refused(tmp_path: Path) -> None:
     with pytest.raises(GrpoError) as caught:
         read_plan(folder)
     assert codes(caught) == ["GR224"]
+
+
+def test_a_plan_of_another_version_says_so(tmp_path: Path) -> None:
+    folder = ablation_dir(tmp_path, "n")
+    write_plan(folder, plan(tmp_path, "std_norm", name="n"))
+    document = json.loads((folder / "plan.json").read_text())
+    document["arms"][0]["recipe_hash"] = "0" * 64
+    (folder / "plan.json").write_text(json.dumps(document))
+    with pytest.raises(GrpoError, match="made by another version"):
+        read_plan(folder)
+
+
+def test_a_process_that_is_refused_leaves_the_plan_of_the_running_one(tmp_path: Path) -> None:
+    folder = ablation_dir(tmp_path, "n")
+    write_plan(folder, plan(tmp_path, "std_norm", name="n", seeds=1))
+    before = (folder / "plan.json").read_bytes()
+    lock = claim(tmp_path, folder)
+    options = Options(tmp_path, "none", ["grpo"])
+    with pytest.raises(GrpoError, match="in use by") as caught:
+        run_plan(
+            folder,
+            plan(tmp_path, "std_norm", name="n", seeds=3),
+            options,
+            lambda board, new: None,
+            lambda: None,
+            lambda text: None,
+        )
+    lock.release()
+    assert "grpo runs watch n" in str(caught.value.problems[0].hint)
+    assert (folder / "plan.json").read_bytes() == before
+
+
+@pytest.mark.parametrize("key", ["hash", "cells", "primary", "arms", "budget"])
+def test_a_plan_that_lacks_a_key_is_one_problem(tmp_path: Path, key: str) -> None:
+    folder = ablation_dir(tmp_path, "n")
+    write_plan(folder, plan(tmp_path, "std_norm", name="n"))
+    document = json.loads((folder / "plan.json").read_text())
+    del document[key]
+    (folder / "plan.json").write_text(json.dumps(document))
+    for read in (
+        lambda: parent_run(folder, mock.Mock(), "0", "sqlite:///x"),
+        lambda: read_plan(folder),
+    ):
+        with pytest.raises(GrpoError, match=f"it lacks '{key}'") as caught:
+            read()
+        assert codes(caught) == ["GR224"]
 
 
 def test_more_seeds_extend_a_plan_and_fewer_do_not_shrink_it(tmp_path: Path) -> None:

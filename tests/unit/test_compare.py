@@ -205,6 +205,19 @@ def test_a_failed_seed_leaves_the_pairs_of_the_others(root: Path) -> None:
     assert dapo.versus.with_unfinished.mean < dapo.versus.difference.mean
 
 
+def test_one_seed_that_is_left_is_compared_with_the_same_seed(root: Path) -> None:
+    write_arm(root, "grpo", [0.3, 0.5])
+    write_run(root, "dapo", 0, 0.3, recipe_name="dapo", changes=HIGH)
+    write_run(
+        root, "dapo", 1, 0.5, recipe_name="dapo", changes=HIGH, status=RunStatus.FAILED, stop_at=3
+    )
+    dapo = arm(judge(root), "dapo")
+    assert dapo.verdict is Verdict.ANECDOTE
+    # Against the mean of both seeds it would be 10 points below.
+    assert dapo.versus.difference.mean == 0
+    assert "dapo is level with grpo" in dapo.sentence
+
+
 def test_a_run_that_nobody_finished_does_not_count_at_the_end(root: Path) -> None:
     write_arm(root, "grpo", BASE[:3])
     write_arm(root, "dapo", BASE[:3], recipe_name="dapo", changes=HIGH, status=None, stop_at=4)
@@ -245,7 +258,7 @@ def test_a_gain_that_is_a_drop_in_truncation_or_parsing_is_said(
     result = judge(root)
     remark = next(line for line in arm(result, "dapo").remarks if what in line)
     assert "20.0 points fewer" in remark
-    assert "25.0% to 5.0%" in remark
+    assert "25.0 % to 5.0 %" in remark
     assert not any(what in line for line in arm(result, "real").remarks)
 
 
