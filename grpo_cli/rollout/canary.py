@@ -59,7 +59,8 @@ class Canary:
             `canary/moved`: mean |adapter - base| of the learner.
 
         Raises:
-            GrpoError: GR306 (exit code 3), which says which of the two went wrong.
+            GrpoError: GR306 (exit code 3), which says which of the two went wrong; GR301 when the
+                learner's own log-probabilities are not finite.
         """
         if self._base is None:
             self._base = self._both(None)
@@ -70,7 +71,14 @@ class Canary:
         gap, noise = _mean(sampler - learner), _mean(base_sampler - base_learner)
         moved = _mean(learner - base_learner)
         readings = {"canary/logp_abs_mean": gap, "canary/moved": moved}
-        finite = bool(torch.isfinite(sampler).all() and torch.isfinite(learner).all())
+        if not torch.isfinite(learner).all():
+            raise error(
+                "GR301",
+                "the model's log-probabilities are not finite",
+                hint="lower optim.lr; earlier checkpoints are intact",
+                exit_code=3,
+            )
+        finite = bool(torch.isfinite(sampler).all())
         # Below the noise of rounding nobody can say whether the adapter is there.
         if finite and noise <= self._tolerance:
             if moved > max(noise, 1e-6) and torch.equal(sampler, base_sampler):
@@ -104,8 +112,7 @@ class Canary:
     ) -> str:
         assert self._base is not None
         if not finite:
-            side = "learner" if torch.isfinite(sampler).all() else "sampler"
-            return f"the {side}'s log-probabilities are not finite"
+            return "the sampler's log-probabilities are not finite"
         if noise > self._tolerance:
             return (
                 f"already without an adapter they differ by {noise:.3g} nats a token: the sampler "
