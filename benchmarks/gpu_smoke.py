@@ -83,7 +83,9 @@ def _row(engine: str, model: str, runs: Path, limit_s: float) -> bool:
         print(done.stderr[-2000:], file=sys.stderr)
         return False
     lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-    last = next(line["scalars"] for line in reversed(lines) if "time/rollout_s" in line["scalars"])
+    # The last line is the summary of the run.
+    steps = [line["scalars"] for line in lines if "scalars" in line]
+    last = next(scalars for scalars in reversed(steps) if "time/rollout_s" in scalars)
     names = ("time/rollout_s", "time/learner_s", "time/sync_s", "time/tokens_per_s")
     cells = [f"{last[name]:.2f}" for name in names]
     cells += [f"{last.get('mismatch/logp_abs_mean', float('nan')):.1e}"]
