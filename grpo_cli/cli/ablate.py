@@ -159,7 +159,7 @@ def ablate(
         show_plan(plan, err, _standing(plan, folder))
         render_warnings(plan_warnings(plan), err)
         for note in notes:
-            err.print(note, markup=False)
+            err.print(note, markup=False, soft_wrap=True)
     uri = store_uri(runs_dir, tracking_uri)
     from grpo_cli.ablate.finish import run_and_show
     from grpo_cli.ablate.run import MAX_PARALLEL, Options

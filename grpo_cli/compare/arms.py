@@ -20,7 +20,8 @@ NOTED = ("commit",)
 _SHARED = ("model", "lora", "task", "sampling.prompts_per_step")
 """Recipe nodes that must be the same for equal seeds to mean equal adapters and prompts."""
 
-_ABSENT = "(not there)"
+ABSENT = "(not there)"
+"""For a leaf that a recipe lacks, which others have."""
 
 
 def make_arms(runs: Sequence[RunRecord], plans: Sequence[Plan], group_by: str) -> list[Arm]:
@@ -92,7 +93,7 @@ def choose_control(
 def recipe_changes(a: Mapping[str, JSON], b: Mapping[str, JSON]) -> dict[str, JSON]:
     """The leaves of `b` that are not the same in `a`; one that `b` lacks has a note for a value."""
     return {
-        key: b.get(key, _ABSENT)
+        key: b.get(key, ABSENT)
         for key in dict.fromkeys([*a, *b])
         if (key in a) != (key in b) or a.get(key) != b.get(key)
     }
@@ -120,7 +121,7 @@ def unfair(arms: Sequence[Arm], control: Arm, plans: Sequence[Plan]) -> list[str
         changes = recipe_changes(control.leaves, arm.leaves)
         found += [
             f"{arm.name} against {control.name}: {key} is {shown(changes[key])}, "
-            f"not {shown(control.leaves.get(key, _ABSENT))}"
+            f"not {shown(control.leaves.get(key, ABSENT))}"
             for key in _undeclared(list(changes), arm, plans)
         ]
     found += [line for key, line in _fact_differences(arms) if key not in NOTED]
@@ -210,7 +211,7 @@ def _labels(runs: Sequence[RunRecord], group_by: str) -> list[str]:
                 hint=did_you_mean(group_by, [*keys, "arm", "name", "recipe"])
                 or "use arm, name, recipe or a dotted recipe key",
             )
-        return [f"{group_by}={shown(run.leaves.get(group_by, _ABSENT))}" for run in runs]
+        return [f"{group_by}={shown(run.leaves.get(group_by, ABSENT))}" for run in runs]
     kinds = {run.recipe_hash: run for run in runs if run.arm is None}
     named: dict[str, str] = {}
     for digest, run in kinds.items():

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from grpo_cli.compare.arms import shown
+from grpo_cli.compare.arms import ABSENT, shown
 from grpo_cli.compare.health import SPENT_LABELS
 from grpo_cli.compare.model import ArmResult, Comparison, SeedScore, Verdict, Versus
 from grpo_cli.compare.score import ACCURACY, BEST
@@ -279,6 +279,12 @@ def _list(numbers: Sequence[int]) -> str:
 
 def changes_text(arm: ArmResult, most: int = 6) -> str:
     """The keys in which an arm differs from the control, on one line."""
-    parts = [f"{key}={shown(val)}" for key, val in arm.changes.items()]
+    # A node of another kind lacks the old kind's keys: naming the kind says it all.
+    kinds = {key.removesuffix(".kind") for key in arm.changes if key.endswith(".kind")}
+    parts = [
+        f"{key}={shown(val)}"
+        for key, val in arm.changes.items()
+        if not (val == ABSENT and key.rpartition(".")[0] in kinds)
+    ]
     more = f" and {len(parts) - most} more" if len(parts) > most else ""
     return ", ".join(parts[:most]) + more

@@ -161,3 +161,11 @@ def test_a_page_without_curves_or_a_second_arm(tmp_path: Path) -> None:
     result = compare(found.runs, at="0")
     for shown in (as_text(result), as_markdown(result), as_json(result), as_html(result)):
         assert "20.0 %" in shown or '"score": 0.2' in shown
+
+
+def test_an_arm_of_another_kind_is_named_by_its_kind_alone(tmp_path: Path) -> None:
+    for name, kind in (("a", "soft"), ("b", "none")):
+        write_arm(tmp_path, name, [0.5, 0.6, 0.7], changes={"overlong": {"kind": kind}})
+    found = compare(read_targets([str(tmp_path)], tmp_path).runs, group_by="overlong.kind")
+    lines = [line for line in as_text(found).splitlines() if "overlong.kind=none: " in line]
+    assert lines == ["  overlong.kind=none: overlong.kind=none"]
