@@ -30,6 +30,8 @@ class Progress:
     nonfinite_in_a_row: int = 0
     solved: list[str] = field(default_factory=list)
     """Prompts whose group last passed at `filter.pass_rate_ceiling` or above."""
+    length_gaps: list[float | None] = field(default_factory=list)
+    """`completion/length_gap` of the last steps, oldest first; None where there was none."""
 
 
 class Arm:

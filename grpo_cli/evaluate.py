@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from grpo_cli.completion_signals import marked_frac
 from grpo_cli.rollout.engine import Engine, Request
 from grpo_cli.seeds import eval_seed
 from grpo_cli.stats import Interval, mean_interval, pass_at_k
@@ -106,15 +107,23 @@ def paired_difference(before: Sequence[EvalRow], after: Sequence[EvalRow]) -> In
     return mean_interval([new[q] - old[q] for q in old if q in new])
 
 
-def summarise(rows: Sequence[EvalRow]) -> dict[str, float]:
-    """The `eval/*` scalars of a step record."""
+def summarise(rows: Sequence[EvalRow], markers: Sequence[str] = ()) -> dict[str, float]:
+    """The `eval/*` scalars of a step record. `markers` are those of the recipe's `health`."""
     scores = scores_by_question(rows)
     k = 1 + max((row.sample for row in rows), default=0)
     solved = [pass_at_k(len(s), sum(x >= 1 for x in s), k) for s in scores.values()]
     count = max(len(rows), 1)
+    judged = [row for row in rows if row.status in (Status.OK, Status.UNPARSED)]
+    right = [row for row in judged if row.score >= 1]
+    wrong = [row for row in judged if row.score < 1]
     return {
         "eval/accuracy": accuracy(rows).mean,
         f"eval/pass_at_{k}": mean_interval(solved).mean,
+        "eval/format_frac": _mean([row.status is Status.OK for row in judged]),
+        "eval/mean_length_right": _mean([row.num_tokens for row in right]),
+        "eval/mean_length_wrong": _mean([row.num_tokens for row in wrong]),
+        "eval/reflection_right_frac": marked_frac([row.text for row in right], markers),
+        "eval/reflection_wrong_frac": marked_frac([row.text for row in wrong], markers),
         "eval/mean_length": sum(row.num_tokens for row in rows) / count,
         "eval/truncated_frac": sum(row.finish is Finish.LENGTH for row in rows) / count,
         "eval/unparsed_frac": sum(row.status is Status.UNPARSED for row in rows) / count,
@@ -123,6 +132,10 @@ def summarise(rows: Sequence[EvalRow]) -> dict[str, float]:
         )
         / count,
     }
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else float("nan")
 
 
 def _question_means(rows: Sequence[EvalRow]) -> dict[str, float]:

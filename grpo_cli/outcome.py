@@ -15,6 +15,7 @@ from rich.text import Text
 
 from grpo_cli.errors import error
 from grpo_cli.evaluate import accuracy, paired_difference, summarise
+from grpo_cli.health.doctor import diagnose
 from grpo_cli.launch import Outcome
 from grpo_cli.progress import Style
 from grpo_cli.rundir import read_eval, read_info, read_metrics
@@ -87,6 +88,7 @@ def _rows(
             f"{last.get('progress/tokens_generated', 0):,.0f} tokens sampled over "
             f"{last.get('progress/prompts_seen', 0):,.0f} prompts",
         )
+    yield "doctor", diagnose(outcome.run).summary(str(_shown(outcome.run)))
     yield "run folder", str(_shown(outcome.run))
     if outcome.mirror:
         yield "MLflow", outcome.mirror.summary

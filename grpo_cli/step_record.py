@@ -3,15 +3,28 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from statistics import pvariance
+from typing import NamedTuple
 
 from torch import Tensor
 
 from grpo_cli.arm import Arm
+from grpo_cli.completion_signals import (
+    distinct_frac,
+    marked_frac,
+    repeated_frac,
+    similarity,
+    slope,
+)
 from grpo_cli.mismatch import mismatch_scalars
 from grpo_cli.rollout.collect import Demand, has_contrast, is_truncated
-from grpo_cli.types import Batch, ScoredGroup, Status
+from grpo_cli.types import Batch, Completion, Finish, ScoredGroup, Status, Verdict
 from grpo_cli.update_result import UpdateResult
+
+GAP_STEPS = 10
+"""Steps over which the trend of the length gap is taken."""
 
 
 def step_scalars(
@@ -19,53 +32,109 @@ def step_scalars(
 ) -> dict[str, float]:
     """A step's metrics, with one definition for every arm.
 
-    `reward/*`, `group/*_frac`, `completion/*` and `verifier/*` cover everything sampled in the
+    `reward/*`, `group/*`, `completion/*` and `verifier/*` cover everything sampled in the
     step, whether or not a filter kept it; `policy/*`, `ratio/*` and `mismatch/*` are means over all
     trainable tokens of the batch, each minibatch with the policy it trains, and are absent when
     nothing trained. A fraction with nothing to count is NaN.
     """
     made = demand.kept + demand.dropped
-    pairs = [
-        (completion, verdict, reward)
-        for group in made
-        for completion, verdict, reward in zip(
-            group.group.completions, group.verdicts, group.rewards, strict=True
-        )
-    ]
-    valid = [p for p in pairs if not p[1].missing]
-    lengths = [len(c.token_ids) for c, _, _ in pairs]
-    contrast = [has_contrast(group) for group in made]
-    best = [_unanimous(group) for group in made]
     progress = arm.progress
     return {
-        "reward/mean": _mean(reward for _, _, reward in valid),
-        "reward/accuracy": _mean(verdict.score for _, verdict, _ in valid),
-        "group/mixed_frac": _mean(contrast),
-        "group/all_right_frac": _mean(score == 1 for score in best),
-        "group/all_wrong_frac": _mean(score == 0 for score in best),
-        "group/zero_variance_frac": _mean(_num_rewards(group) <= 1 for group in made),
-        "group/sampled": len(made),
+        **_sampled_scalars(list(_samples(made)), arm.recipe.health.reflection_markers),
+        **_group_scalars(made),
         "group/used": len(demand.kept),
+        "group/kept_frac": _mean([True] * len(demand.kept) + [False] * len(demand.dropped)),
         "group/rounds": demand.rounds,
-        "completion/mean_length": _mean(lengths),
-        "completion/mean_length_right": _mean(
-            len(c.token_ids) for c, verdict, _ in valid if verdict.score == 1
-        ),
-        "completion/mean_length_wrong": _mean(
-            len(c.token_ids) for c, verdict, _ in valid if verdict.score < 1
-        ),
-        "completion/truncated_frac": _mean(is_truncated(c) for c, _, _ in pairs),
-        "verifier/unparsed_frac": _mean(v.status is Status.UNPARSED for _, v, _ in pairs),
-        "verifier/error_frac": _mean(v.status is Status.ERROR for _, v, _ in pairs),
-        "verifier/timeout_frac": _mean(v.status is Status.TIMEOUT for _, v, _ in pairs),
+        "completion/length_gap_slope": slope(progress.length_gaps),
         **result.scalars(),
         **_batch_scalars(batch),
         **({} if batch is None else mismatch_scalars(result.learner_logp, batch)),
+        "optim/update_norm": result.update_norm,
         "optim/updates": result.updates,
         "optim/without_signal": result.without_signal,
         "optim/nonfinite": progress.nonfinite,
         "progress/tokens_generated": progress.tokens_generated,
         "progress/prompts_seen": progress.prompts_seen,
+    }
+
+
+def length_gap(groups: Sequence[ScoredGroup]) -> float | None:
+    """How much longer the wrong completions of a step are than the right, in tokens on average.
+
+    None when one of the two kinds is missing.
+    """
+    right, wrong = _by_score([s for s in _samples(groups) if not s.verdict.missing])
+    gap = _mean_length(wrong) - _mean_length(right)
+    return _or_none(gap)
+
+
+class _Sample(NamedTuple):
+    completion: Completion
+    verdict: Verdict
+    reward: float
+
+
+def _samples(groups: Sequence[ScoredGroup]) -> Iterator[_Sample]:
+    for group in groups:
+        yield from itertools.starmap(
+            _Sample, zip(group.group.completions, group.verdicts, group.rewards, strict=True)
+        )
+
+
+def _by_score(valid: Sequence[_Sample]) -> tuple[list[_Sample], list[_Sample]]:
+    """The right ones (score 1) and the wrong."""
+    right = [s for s in valid if s.verdict.score == 1]
+    return right, [s for s in valid if s.verdict.score < 1]
+
+
+def _sampled_scalars(samples: Sequence[_Sample], markers: Sequence[str]) -> dict[str, float]:
+    """What is known of the completions one by one."""
+    valid = [s for s in samples if not s.verdict.missing]
+    right, wrong = _by_score(valid)
+    repeated = [repeated_frac(s.completion.token_ids) for s in samples]
+    return {
+        "reward/mean": _mean(s.reward for s in valid),
+        "reward/accuracy": _mean(s.verdict.score for s in valid),
+        "reward/penalty_mean": _mean(s.reward - s.verdict.score for s in valid),
+        "reward/format_frac": _mean(s.verdict.status is Status.OK for s in valid),
+        "completion/mean_length": _mean_length(samples),
+        "completion/mean_length_right": _mean_length(right),
+        "completion/mean_length_wrong": _mean_length(wrong),
+        "completion/mean_length_stopped": _mean_length(
+            [s for s in samples if s.completion.finish is Finish.STOP]
+        ),
+        "completion/length_gap": _mean_length(wrong) - _mean_length(right),
+        "completion/truncated_frac": _mean(is_truncated(s.completion) for s in samples),
+        "completion/repeated_ngram_frac": _mean_of_known(repeated),
+        "completion/reflection_right_frac": marked_frac(
+            [s.completion.text for s in right], markers
+        ),
+        "completion/reflection_wrong_frac": marked_frac(
+            [s.completion.text for s in wrong], markers
+        ),
+        "verifier/unparsed_frac": _mean(s.verdict.status is Status.UNPARSED for s in samples),
+        "verifier/error_frac": _mean(s.verdict.status is Status.ERROR for s in samples),
+        "verifier/timeout_frac": _mean(s.verdict.status is Status.TIMEOUT for s in samples),
+    }
+
+
+def _group_scalars(groups: Sequence[ScoredGroup]) -> dict[str, float]:
+    """What is known of the completions of a prompt together."""
+    best = [_unanimous(group) for group in groups]
+    rewards = [_rewards(group) for group in groups]
+    return {
+        "group/mixed_frac": _mean(has_contrast(group) for group in groups),
+        "group/all_right_frac": _mean(score == 1 for score in best),
+        "group/all_wrong_frac": _mean(score == 0 for score in best),
+        "group/zero_variance_frac": _mean(len(set(found)) <= 1 for found in rewards),
+        "group/reward_var_mean": _mean(pvariance(found) for found in rewards if found),
+        "group/distinct_answers_frac": _mean_of_known(
+            distinct_frac([verdict.parsed for verdict in group.verdicts]) for group in groups
+        ),
+        "group/similarity": _mean_of_known(
+            similarity([c.token_ids for c in group.group.completions]) for group in groups
+        ),
+        "group/sampled": len(groups),
     }
 
 
@@ -82,6 +151,7 @@ def _batch_scalars(batch: Batch | None) -> dict[str, float]:
         "loss/masked_tokens": int((batch.full_length_N - batch.length_N).sum()),
         "group/effective": len(batch.prompt_N[trained_N & (batch.adv_N != 0)].unique()),
         **({} if batch.kl_N is None else {"reward/kl_mean": float(batch.kl_N.mean())}),
+        "advantage/positive_frac": _mean(adv > 0 for adv in adv_N.tolist()),
         "advantage/mean": _mean(adv_N.tolist()),
         "advantage/std": float(adv_N.std()) if len(adv_N) > 1 else float("nan"),
         "advantage/min": min(adv_N.tolist(), default=float("nan")),
@@ -127,9 +197,9 @@ def rollout_rows(
                 }
 
 
-def _num_rewards(group: ScoredGroup) -> int:
-    """How many different rewards the group has after shaping."""
-    return len({r for r, v in zip(group.rewards, group.verdicts, strict=True) if not v.missing})
+def _rewards(group: ScoredGroup) -> list[float]:
+    """The group's rewards after shaping, where there is a verdict."""
+    return [r for r, v in zip(group.rewards, group.verdicts, strict=True) if not v.missing]
 
 
 def _unanimous(group: ScoredGroup) -> float | None:
@@ -138,10 +208,18 @@ def _unanimous(group: ScoredGroup) -> float | None:
     return scores.pop() if len(scores) == 1 else None
 
 
-def _mean(values: Iterator[float] | Sequence[float]) -> float:
+def _mean(values: Iterable[float]) -> float:
     kept = [float(value) for value in values]
-    return sum(kept) / len(kept) if kept else float("nan")
+    return sum(kept) / len(kept) if kept else math.nan
+
+
+def _mean_of_known(values: Iterable[float]) -> float:
+    return _mean(value for value in values if not math.isnan(value))
+
+
+def _mean_length(samples: Sequence[_Sample]) -> float:
+    return _mean(len(s.completion.token_ids) for s in samples)
 
 
 def _or_none(value: float) -> float | None:
-    return None if value != value else value
+    return None if math.isnan(value) else value

@@ -6,6 +6,7 @@ step is either on record whole or done again.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -15,11 +16,12 @@ from grpo_cli.arm import Arm
 from grpo_cli.errors import GrpoError, error
 from grpo_cli.evaluate import EvalJob, Question, evaluate, summarise
 from grpo_cli.guard import Guard
+from grpo_cli.policy.heap import give_back_freed
 from grpo_cli.policy.policy import Policy
 from grpo_cli.rollout.canary import Canary
 from grpo_cli.rollout.collect import Demand, collect, pass_rate
 from grpo_cli.rollout.engine import Engine
-from grpo_cli.step_record import rollout_rows, step_scalars
+from grpo_cli.step_record import GAP_STEPS, length_gap, rollout_rows, step_scalars
 from grpo_cli.tasks import Task
 from grpo_cli.types import (
     EvalRow,
@@ -101,6 +103,8 @@ def _step(arms: Sequence[Arm], world: World, watch: Watch, guard: Guard[Arm]) ->
     for arm, demand in collected:
         with guard.of(arm):
             records.append((arm, _learn(arm, demand, world)))
+        if len(arms) > 1:
+            give_back_freed()
     for arm, scalars in records:
         with guard.of(arm):
             before = time.perf_counter()
@@ -186,6 +190,8 @@ def _learn(arm: Arm, demand: Demand, world: World) -> dict[str, float]:
         "time/learner_s": learner_s,
         "time/step_s": elapsed,
         "time/tokens_per_s": sampled / elapsed,
+        "time/rollout_tokens_per_s": sampled / demand.rollout_s if demand.rollout_s else math.nan,
+        "time/learner_tokens_per_s": scalars["loss/tokens"] / learner_s,
         **world.policy.memory(),
     }
 
@@ -211,6 +217,7 @@ def _advance(arm: Arm, demand: Demand, result: UpdateResult) -> None:
     progress.version += result.updates
     progress.prompts_seen += len(made)
     progress.tokens_generated += sum(len(c.token_ids) for g in made for c in g.group.completions)
+    progress.length_gaps = [*progress.length_gaps, length_gap(made)][-GAP_STEPS:]
     progress.nonfinite += result.nonfinite
     progress.nonfinite_in_a_row = result.nonfinite_in_a_row
     ceiling = arm.recipe.filter.pass_rate_ceiling
@@ -237,7 +244,9 @@ def _evaluate_and_record(
         with guard.of(arm):
             arm.run.write_eval(arm.progress.step, rows)
             _check_verdicts(rows, world)
-            scalars = scalars_of[arm.adapter] | summarise(rows)
+            scalars = scalars_of[arm.adapter] | summarise(
+                rows, arm.recipe.health.reflection_markers
+            )
             scalars["time/eval_s"] = (time.perf_counter() - start) / len(arms)
             _record(arm, scalars, watch)
 

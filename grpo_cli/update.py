@@ -26,6 +26,9 @@ from grpo_cli.rollout.collect import is_truncated
 from grpo_cli.types import Batch, Metric, ScoredGroup, Tokens
 from grpo_cli.update_result import UpdateResult
 
+_KL_BASE_SEQUENCES = 32
+"""Most sequences on which the distance to the base model is measured: a forward pass each."""
+
 
 def build_batch(
     policy: Policy,
@@ -86,6 +89,8 @@ def update(
     `correction.bypass`). A step whose loss or gradient is not finite is not taken; after
     `optim.max_nonfinite` of them in a row the rest is left undone.
     """
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    before = [p.detach().clone() for p in parameters]
     result = UpdateResult(nonfinite_in_a_row=nonfinite_in_a_row)
     learner = _Learner(policy, adapter, reference, batch, recipe, result, result.learner_logp)
     parts = _minibatches(batch, recipe.optim.minibatches)
@@ -100,9 +105,11 @@ def update(
             learner.freeze_reference(part)
     for epoch in range(recipe.optim.epochs_per_batch):
         for part in parts:
-            if result.nonfinite_in_a_row >= recipe.optim.max_nonfinite:
-                return result
-            learner.step(part, optimizer, first_pass=epoch == 0)
+            if result.nonfinite_in_a_row < recipe.optim.max_nonfinite:
+                learner.step(part, optimizer, first_pass=epoch == 0)
+    learner.measure_kl_to_base()
+    moved = [(p.detach() - old).norm() for p, old in zip(parameters, before, strict=True)]
+    result.update_norm = float(torch.stack(moved).norm())
     return result
 
 
@@ -146,6 +153,18 @@ class _Learner:
                 k1_T = kl_estimate("k1_reward", old_T, ref_T, old_T).double().cpu()
                 total_N[rows] = torch.stack([k1.sum() for k1 in k1_T.split(self._lengths(rows))])
         return total_N
+
+    @torch.no_grad()
+    def measure_kl_to_base(self) -> None:
+        """KL(policy before the first step, base) on a part of the sequences, taken evenly."""
+        trained = sorted(self.learned)
+        count = min(len(trained), _KL_BASE_SEQUENCES)
+        for rows in self._micro_batches([trained[i * len(trained) // count] for i in range(count)]):
+            base_T, _ = self._logprobs(rows, None)
+            # In float32 the sum of k3's terms would round away what a few small steps move.
+            learned_T, base_T = self._joined(self.learned, rows).double(), base_T.double()
+            k3_T = kl_estimate("k3", learned_T, base_T, learned_T)
+            self.result.add({"policy/kl_base": Metric(float(k3_T.sum()), len(k3_T))})
 
     def step(
         self, part: Sequence[int], optimizer: torch.optim.Optimizer, *, first_pass: bool

@@ -18,7 +18,21 @@ from typing import Annotated, NoReturn
 import typer
 
 from grpo_cli import __version__
-from grpo_cli.cli import ablate, compare, doctor, recipe, runs, tasks, train, verify_verifier
+from grpo_cli.cli import (
+    ablate,
+    advise,
+    compare,
+    doctor,
+    explain,
+    metrics,
+    recipe,
+    report,
+    runs,
+    tasks,
+    train,
+    verify_verifier,
+)
+from grpo_cli.cli import eval as eval_command
 from grpo_cli.errors import GrpoError
 
 EXAMPLES = """Examples:
@@ -45,6 +59,11 @@ app.command(epilog=train.EXAMPLES)(train.train)
 app.command(epilog=doctor.EXAMPLES)(doctor.doctor)
 app.command(epilog=ablate.EXAMPLES)(ablate.ablate)
 app.command(epilog=compare.EXAMPLES)(compare.compare)
+app.command(epilog=explain.EXAMPLES)(explain.explain)
+app.command(epilog=metrics.EXAMPLES)(metrics.metrics)
+app.command(epilog=report.EXAMPLES)(report.report)
+app.command(epilog=advise.EXAMPLES)(advise.advise)
+app.command("eval", epilog=eval_command.EXAMPLES)(eval_command.evaluate)
 app.command("verify-verifier", epilog=verify_verifier.EXAMPLES)(verify_verifier.verify_verifier)
 app.add_typer(recipe.app, name="recipe")
 app.add_typer(runs.app, name="runs")

@@ -81,7 +81,7 @@ def show_run(
     as_json: Json = False,
 ) -> None:
     """Show one run: how it stands and its last metrics. Of an ablation, its plan and its arms."""
-    path = _resolve(run, runs_dir)
+    path = resolve(run, runs_dir)
     if (path / PLAN).is_file():
         _show_ablation(path, as_json)
         return
@@ -130,7 +130,7 @@ def sync_runs(
     """Send to MLflow what it does not have of some runs, or of all. Safe to repeat."""
     from grpo_cli import track
 
-    named = [_resolve(text, runs_dir) for text in runs or ()]
+    named = [resolve(text, runs_dir) for text in runs or ()]
     paths = [run for path in named for run in _runs_of(path)] if runs else find_runs(runs_dir)
     uri = tracking_uri or track.default_uri(runs_dir)
     if not paths:
@@ -159,7 +159,7 @@ def watch_run(
     """Show an ablation or a run as it trains, until it ends."""
     from grpo_cli.ablate.lookon import look_on, of_ablation, of_run
 
-    path = _resolve(what, runs_dir)
+    path = resolve(what, runs_dir)
     look_on(of_ablation(path) if (path / PLAN).is_file() else of_run(path))
 
 
@@ -206,7 +206,7 @@ def resolve_run(text: str, runs_dir: Path, others: Sequence[str] | None = None) 
     )
 
 
-def _resolve(text: str, runs_dir: Path) -> Path:
+def resolve(text: str, runs_dir: Path) -> Path:
     """The ablation of this name or folder, otherwise the run that `resolve_run` finds.
 
     Raises:

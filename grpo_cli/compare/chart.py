@@ -5,15 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from grpo_cli.compare.model import Curve
 
 # Colours that stay apart for the colour-blind (Okabe and Ito 2008), then repeat with dashes. A page
-# with a dark form names its own for the first, which is black, as --c0.
-COLOURS = ("var(--c0, #000000)", "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
+# with a dark form names its own as --c0 and so on.
+_OKABE_ITO = ("#000000", "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
+COLOURS = tuple(f"var(--c{i}, {colour})" for i, colour in enumerate(_OKABE_ITO))
 
 WIDTH, HEIGHT = 420, 240
-_LEFT, _RIGHT, _TOP, _BOTTOM = 52, 24, 8, 30
+_LEFT, _RIGHT, _TOP, _BOTTOM = 64, 24, 8, 30
 PLOT = (_LEFT, _TOP, WIDTH - _RIGHT, HEIGHT - _BOTTOM)
 """Left, top, right and bottom of the frame."""
 
@@ -58,7 +60,10 @@ def chart(
     if not xs or not ys:
         return Chart(title, x_label, (), (), (), y_label)
     x_low, x_high, y_low, y_high = min(xs), max(xs), min(ys), max(ys)
-    pad = 0.05 * (y_high - y_low) or abs(y_high) * 0.05 or 1.0
+    # What rounding leaves of equal values is no spread: its ticks would all be one number.
+    size = max(abs(y_low), abs(y_high))
+    spread = y_high - y_low if y_high - y_low > 1e-9 * size else 0.0
+    pad = 0.05 * spread or 0.05 * size or 1.0
     y_low, y_high = y_low - pad, y_high + pad
 
     def place(x: float, y: float) -> tuple[float, float]:
@@ -90,9 +95,25 @@ def chart(
             )
         )
     x_ticks = tuple((place(x, y_low)[0], f"{x:,.0f}") for x in ticks(x_low, x_high))
-    shown = "{:.0%}" if share and y_high - y_low > 0.03 else "{:.1%}" if share else "{:.3g}"
-    y_ticks = tuple((place(x_low, y)[1], shown.format(y)) for y in ticks(y_low, y_high))
+    marks = ticks(y_low, y_high)
+    y_ticks = tuple((place(x_low, y)[1], _shown(y, marks, share)) for y in marks)
     return Chart(title, x_label, tuple(lines), x_ticks, y_ticks, y_label)
+
+
+def _shown(value: float, marks: Sequence[float], share: bool) -> str:
+    """A tick with as many digits as tell it from its neighbours."""
+    scale = 100 if share else 1
+    gap = scale * min((b - a for a, b in pairwise(marks)), default=abs(value) or 1.0)
+    digits = max(0, -math.floor(math.log10(gap) + 1e-9))
+    if share:
+        return f"{value:.{digits}%}"
+    return f"{value:,.{digits}f}" if digits <= 3 else f"{value + 0.0:.{_figures(marks, gap)}g}"
+
+
+def _figures(marks: Sequence[float], gap: float) -> int:
+    """Significant figures that tell apart ticks with this gap."""
+    largest = max(abs(mark) for mark in marks) or gap
+    return max(1, math.floor(math.log10(largest)) - math.floor(math.log10(gap) + 1e-9) + 1)
 
 
 def ticks(low: float, high: float) -> list[float]:
@@ -103,4 +124,5 @@ def ticks(low: float, high: float) -> list[float]:
     size = 10.0 ** math.floor(math.log10(raw))
     step = next(m * size for m in (1, 2, 5, 10) if m * size >= raw)
     first = math.ceil(low / step)
-    return [round(i * step, 12) for i in range(first, math.floor(high / step) + 1)]
+    digits = 12 - math.floor(math.log10(step))
+    return [round(i * step, digits) for i in range(first, math.floor(high / step) + 1)]

@@ -71,6 +71,7 @@ def page_template(name: str, folder: Path | None = None) -> Template:
         lstrip_blocks=True,
     )
     environment.filters["safe_text"] = lambda text: " ".join(safe_text(str(text)).split())
+    environment.filters["safe_lines"] = lambda text: safe_text(str(text))
     environment.globals.update(width=WIDTH, height=HEIGHT, plot=PLOT)
     return environment.get_template(name)
 

@@ -5,6 +5,7 @@ Dims: T completion tokens, N sequences.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, ClassVar
 
 from grpo_cli.config import Node
@@ -37,13 +38,26 @@ class Objective(Node):
         return self.kind
 
 
-def clip_metrics(is_low_T: Tensor, is_high_T: Tensor) -> dict[str, Metric]:
-    """The shares of tokens whose gradient is stopped or capped on either side."""
+LOW_PROB = 0.1
+"""Old probability below which a token counts as one that explores."""
+
+
+def clip_metrics(is_low_T: Tensor, is_high_T: Tensor, x: Tokens | None = None) -> dict[str, Metric]:
+    """The shares of tokens whose gradient is stopped or capped on either side.
+
+    With `x` also the share on the high side among the tokens that the advantage pushes up from an
+    old probability below `LOW_PROB`: those are what a tight upper bound keeps rare (DAPO 3.1).
+    """
     num_tokens = is_low_T.numel()
-    return {
+    metrics = {
         "ratio/clipped_low_frac": Metric(int(is_low_T.sum()), num_tokens),
         "ratio/clipped_high_frac": Metric(int(is_high_T.sum()), num_tokens),
     }
+    if x is not None:
+        rising_T = (x.adv_T > 0) & (x.old_logp_T < math.log(LOW_PROB))
+        stopped = int((is_high_T & rising_T).sum())
+        metrics["ratio/clipped_low_prob_frac"] = Metric(stopped, int(rising_T.sum()))
+    return metrics
 
 
 def sequence_mean(value_T: Tensor, x: Tokens) -> Tensor:

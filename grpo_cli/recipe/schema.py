@@ -217,6 +217,22 @@ class Checkpoint(Node):
     """How many checkpoints stay on disk."""
 
 
+class Health(Node):
+    """What the metrics look for in a completion. It changes no result."""
+
+    reflection_markers: tuple[Annotated[str, Field(min_length=1)], ...] = (
+        "wait",
+        "let me check",
+        "alternatively",
+        "double-check",
+        "verify",
+        "on second thought",
+        "hmm",
+    )
+    """Phrases that show a completion looking back. One that holds any of them, whatever the case of
+    its letters, counts in `completion/reflection_*_frac` and `eval/reflection_*_frac`."""
+
+
 WITHOUT_EFFECT = (
     "summary",
     "setup",
@@ -224,6 +240,7 @@ WITHOUT_EFFECT = (
     "learner.micro_batch_tokens",
     "verifier.workers",
     "audit",
+    "health",
 )
 """Keys that do not make another experiment, so a run may go on after they change."""
 
@@ -272,6 +289,7 @@ class Recipe(Node):
     learner: Learner = Learner()
     eval: Eval
     checkpoint: Checkpoint = Checkpoint()
+    health: Health = Health()
 
     @model_validator(mode="after")
     def _correction_fits_objective(self) -> Recipe:

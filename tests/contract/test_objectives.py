@@ -259,8 +259,10 @@ def test_gradient_is_the_derivative(
 def test_metrics_are_shares_of_tokens(kind: type[Objective], lengths: list[int], seed: int) -> None:
     metrics = build(kind)(make(lengths, seed, spread=1.0)).metrics
     assert metrics.keys() >= {"ratio/clipped_low_frac", "ratio/clipped_high_frac"}
-    for metric in metrics.values():
-        assert metric.count == sum(lengths)
+    for name, metric in metrics.items():
+        # Of the rare tokens alone; tests/unit/test_panel.py counts them.
+        rare = name == "ratio/clipped_low_prob_frac"
+        assert metric.count <= sum(lengths) if rare else metric.count == sum(lengths)
         assert 0 <= metric.total <= metric.count
 
 

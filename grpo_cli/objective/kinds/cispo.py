@@ -26,7 +26,7 @@ class Cispo(Objective):
         ratio_T = (x.logp_T - x.old_logp_T).detach().exp()
         ell_T = -ratio_T.clamp(self.ratio_min, self.ratio_max) * x.adv_T * x.logp_T
         is_low_T = ratio_T < (self.ratio_min or 0.0)
-        return TokenLoss(ell_T, clip_metrics(is_low_T, ratio_T > self.ratio_max))
+        return TokenLoss(ell_T, clip_metrics(is_low_T, ratio_T > self.ratio_max, x))
 
     def formula(self) -> str:
         """The per-token loss with its numbers."""

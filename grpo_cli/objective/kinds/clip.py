@@ -60,7 +60,7 @@ class Clip(Objective):
                 is_high_T = is_high_T | ((ratio_T > cap) & (adv_T < 0))
         if self.dual_clip is not None:
             ell_T = torch.where(adv_T < 0, ell_T.minimum(-self.dual_clip * adv_T), ell_T)
-        return TokenLoss(ell_T, clip_metrics(is_low_T, is_high_T))
+        return TokenLoss(ell_T, clip_metrics(is_low_T, is_high_T, x))
 
     def formula(self) -> str:
         """The per-token loss with its numbers."""

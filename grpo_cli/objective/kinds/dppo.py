@@ -46,7 +46,7 @@ class Dppo(Objective):
         weight_T = keep_T * ratio_T.clamp(max=self.ratio_max)
         ell_T = -weight_T * adv_T * x.logp_T
         return TokenLoss(
-            ell_T, clip_metrics(is_low_T, is_high_T | (keep_T & (ratio_T > self.ratio_max)))
+            ell_T, clip_metrics(is_low_T, is_high_T | (keep_T & (ratio_T > self.ratio_max)), x)
         )
 
     def formula(self) -> str:

@@ -25,7 +25,7 @@ class Dro(Objective):
 
         pull_T = self.beta / 2 * (x.logp_T - x.old_logp_T) ** 2
         never_T = torch.zeros_like(x.seq_T, dtype=torch.bool)
-        return TokenLoss(pull_T - x.adv_T * x.logp_T, clip_metrics(never_T, never_T))
+        return TokenLoss(pull_T - x.adv_T * x.logp_T, clip_metrics(never_T, never_T, x))
 
     def formula(self) -> str:
         """The per-token loss with its numbers."""

@@ -34,7 +34,7 @@ class Drpo(Objective):
         ratio_T = (x.logp_T - x.old_logp_T).clamp(max=_MAX_LOG_RATIO).exp()
         pull_T = adv_T.abs() / (2 * self.delta) * x.old_logp_T.exp() * (ratio_T - 1) ** 2
         never_T = torch.zeros_like(x.seq_T, dtype=torch.bool)
-        return TokenLoss(pull_T - ratio_T * adv_T, clip_metrics(never_T, never_T))
+        return TokenLoss(pull_T - ratio_T * adv_T, clip_metrics(never_T, never_T, x))
 
     def formula(self) -> str:
         """The per-token loss with its numbers."""

@@ -36,7 +36,7 @@ class Gmpo(Objective):
         ell_N = -x.adv_N * sequence_mean(kept_T, x).exp()
         is_high_T = (log_ratio_T > self.high) & (adv_T > 0)
         is_low_T = (log_ratio_T < -self.low) & (adv_T < 0)
-        return TokenLoss(ell_N[x.seq_T], clip_metrics(is_low_T, is_high_T))
+        return TokenLoss(ell_N[x.seq_T], clip_metrics(is_low_T, is_high_T, x))
 
     def formula(self) -> str:
         """The per-token loss with its numbers."""

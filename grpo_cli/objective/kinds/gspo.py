@@ -34,7 +34,7 @@ class Gspo(Objective):
         ell_N = -torch.minimum(ratio_N * x.adv_N, clipped_N * x.adv_N)
         is_high_N = (ratio_N > 1 + self.high) & (x.adv_N > 0)
         is_low_N = (ratio_N < 1 - self.low) & (x.adv_N < 0)
-        return TokenLoss(ell_N[x.seq_T], clip_metrics(is_low_N[x.seq_T], is_high_N[x.seq_T]))
+        return TokenLoss(ell_N[x.seq_T], clip_metrics(is_low_N[x.seq_T], is_high_N[x.seq_T], x))
 
     def formula(self) -> str:
         """The per-token loss with its numbers."""

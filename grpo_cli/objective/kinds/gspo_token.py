@@ -34,7 +34,7 @@ class GspoToken(Objective):
         ell_T = -torch.minimum(ratio_T * adv_T, ratio_T.clamp(1 - self.low, 1 + self.high) * adv_T)
         is_high_T = (ratio_T > 1 + self.high) & (adv_T > 0)
         is_low_T = (ratio_T < 1 - self.low) & (adv_T < 0)
-        return TokenLoss(ell_T, clip_metrics(is_low_T, is_high_T))
+        return TokenLoss(ell_T, clip_metrics(is_low_T, is_high_T, x))
 
     def formula(self) -> str:
         """The per-token loss with its numbers."""

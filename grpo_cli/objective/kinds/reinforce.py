@@ -19,7 +19,7 @@ class Reinforce(Objective):
         import torch
 
         never_T = torch.zeros_like(x.seq_T, dtype=torch.bool)
-        return TokenLoss(-x.adv_T * x.logp_T, clip_metrics(never_T, never_T))
+        return TokenLoss(-x.adv_T * x.logp_T, clip_metrics(never_T, never_T, x))
 
     def formula(self) -> str:
         """The per-token loss."""

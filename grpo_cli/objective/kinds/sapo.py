@@ -33,7 +33,7 @@ class Sapo(Objective):
         tau_T = torch.full_like(ratio_T, self.tau_neg).masked_fill(adv_T > 0, self.tau_pos)
         gate_T = 4 / tau_T * torch.sigmoid(tau_T * (ratio_T - 1))
         never_T = torch.zeros_like(adv_T, dtype=torch.bool)
-        return TokenLoss(-gate_T * adv_T, clip_metrics(never_T, never_T))
+        return TokenLoss(-gate_T * adv_T, clip_metrics(never_T, never_T, x))
 
     def formula(self) -> str:
         """The per-token loss with its numbers."""

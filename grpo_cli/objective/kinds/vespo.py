@@ -39,7 +39,7 @@ class Vespo(Objective):
         lambda_N = lambda_N.masked_fill(positive_N, self.lambda_pos)
         phi_N = (lambda_N + k_N * log_w_N - lambda_N * log_w_N.exp()).exp()
         never_T = torch.zeros_like(x.seq_T, dtype=torch.bool)
-        return TokenLoss(-phi_N[x.seq_T] * x.adv_T * x.logp_T, clip_metrics(never_T, never_T))
+        return TokenLoss(-phi_N[x.seq_T] * x.adv_T * x.logp_T, clip_metrics(never_T, never_T, x))
 
     def formula(self) -> str:
         """The per-token loss with its numbers."""

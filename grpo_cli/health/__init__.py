@@ -1,0 +1,1 @@
+"""What the record of a run says about its health. Must not import torch."""
