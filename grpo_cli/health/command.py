@@ -57,9 +57,15 @@ class Commands:
         return None
 
     def _recipe_names(self) -> list[str]:
-        """The shipped recipe of the run's name, then the file it says it came from."""
+        """The shipped recipe of the run's name, its ablation's, the file it says it came from."""
         name = self._run.info.recipe
         found = [name] if name in locate.recipe_names() else []
+        if (planned := self._run.path.resolve().parent.parent / "plan.json").is_file():
+            # A cell's recipe name is that of its ablation; whoever moved it away gets no command.
+            try:
+                found.append(str(json.loads(planned.read_bytes())["recipe"]))
+            except (OSError, ValueError, KeyError, TypeError):
+                return found
         try:
             origins = json.loads((self._run.path / "origins.json").read_bytes())
         except (OSError, ValueError):

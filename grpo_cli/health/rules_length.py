@@ -62,6 +62,16 @@ def _length(run: RunSeries) -> Symptom | None:
     grew = wrong.late >= (1 + at.GROWTH) * wrong.early
     if not (longer and grew and change >= at.GAP_GROWTH * length and z >= at.Z_TREND):
         return None
+    cause = "nothing in the objective holds wrong answers short, or they loop"
+    axes = ("loss_norm", "overlong")
+    if run.setting("aggregate.kind") == "seq_mean":
+        cause = (
+            "a mean per sequence divides a wrong answer's penalty by its length, so being long is "
+            "the cheaper way to be wrong"
+        )
+    elif run.setting("overlong.kind") == "mask" or run.setting("overlong.mask_truncated"):
+        cause = "answers that run into the limit are masked, so being long costs nothing"
+        axes = ("overlong", "loss_norm")
     much = wrong.late >= 2 * wrong.early and after.mean() >= at.MUCH_LONGER * right.late
     return Symptom(
         "red" if much else "amber",
@@ -78,13 +88,10 @@ def _length(run: RunSeries) -> Symptom | None:
             ("aggregate.kind", str(run.setting("aggregate.kind"))),
         ),
         span(run, wrong),
-        "a mean per sequence divides a wrong answer's penalty by its length, so being long is the "
-        "cheaper way to be wrong"
-        if run.setting("aggregate.kind") == "seq_mean"
-        else "nothing in the objective holds wrong answers short, or long answers loop",
+        cause,
         "`completion/repeated_ngram_frac` (loops); held-out `eval/mean_length_wrong`; "
         "`completion/length_gap_slope`",
-        ("loss_norm", "overlong"),
+        axes,
     )
 
 

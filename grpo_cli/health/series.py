@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -30,7 +31,7 @@ from grpo_cli.runfiles import (
     step_files,
 )
 from grpo_cli.stats import Interval
-from grpo_cli.types import EvalRow, StepRecord
+from grpo_cli.types import StepRecord
 
 _INTEGER = re.compile(r"[+-]?\d+")
 
@@ -156,6 +157,7 @@ class RunSeries:
         self.info = info
         self.recipe = recipe
         self.records: list[StepRecord] = read_metrics(path)
+        self._changes: dict[tuple[int, int], Interval] = {}
 
     @classmethod
     def open(cls, path: Path) -> RunSeries:
@@ -222,11 +224,15 @@ class RunSeries:
         if after_best:
             by_step = dict(zip(scores.steps, scores.values, strict=True))
             start = max(steps[:-1], key=lambda step: by_step[step])
-        change = paired_difference(self._eval(start), self._eval(steps[-1]))
+        change = self._change(start, steps[-1])
         return None if math.isnan(change.low) else (change, start, steps[-1])
 
-    def _eval(self, step: int) -> tuple[EvalRow, ...]:
-        return read_eval(self.path, step)
+    def _change(self, start: int, end: int) -> Interval:
+        """Several rules ask for the same pair, and its files take most of a diagnosis to read."""
+        if (start, end) not in self._changes:
+            before, after = read_eval(self.path, start), read_eval(self.path, end)
+            self._changes[start, end] = paired_difference(before, after)
+        return self._changes[start, end]
 
     @cached_property
     def early_rows(self) -> Rows:
@@ -309,7 +315,8 @@ class RunSeries:
                 groups.setdefault(row["prompt_id"], []).append(row)
         except GrpoError:
             raise
-        except (OSError, EOFError, ValueError, AttributeError) as problem:
+        # gzip has its own exceptions for a file that is cut or bent.
+        except (OSError, EOFError, ValueError, AttributeError, zlib.error) as problem:
             file = self.path / "rollouts" / f"step-{step:06d}.jsonl.gz"
             raise damaged(file, f"{problem}") from problem
         return list(groups.values())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import shlex
 from dataclasses import replace
@@ -213,6 +214,17 @@ def test_the_command_gives_back_settings_of_every_kind(tmp_path: Path) -> None:
     again = load(words[2], sets=[words[i + 1] for i, w in enumerate(words) if w == "--set"])
     own = Recipe.model_validate_json((run / "recipe.json").read_text())
     assert again.recipe.hash == own.hash
+
+
+def test_a_cell_of_an_ablation_is_tested_with_the_recipe_of_the_ablation(tmp_path: Path) -> None:
+    run = write_story(tmp_path / "runs", replace(SICK["D-NOISE"], recipe="dapo"))
+    info = json.loads((run / "run.json").read_bytes())
+    (run / "run.json").write_text(json.dumps({**info, "recipe": "four-axes"}))
+    assert diagnose(run).findings[0].command is None
+    (run.parent.parent / "plan.json").write_text(json.dumps({"recipe": "dapo"}))
+    command = diagnose(run).findings[0].command
+    assert command is not None
+    assert command.startswith("grpo ablate dapo --axis")
 
 
 def test_a_recipe_that_is_gone_leaves_no_command(tmp_path: Path) -> None:
