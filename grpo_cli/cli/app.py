@@ -37,13 +37,15 @@ from grpo_cli.errors import GrpoError
 
 EXAMPLES = """Examples:
 
+  grpo verify-verifier exact_integer --task arithmetic
+
   grpo train recipes/dapo.yaml
 
+  grpo ablate --axis std_norm --seeds 3
+
+  grpo doctor runs/dapo/tiny/s0-661aa585
+
   grpo recipe ls
-
-  grpo recipe show dapo --origins
-
-  grpo recipe diff grpo dapo
 """
 
 app = typer.Typer(
@@ -54,17 +56,17 @@ app = typer.Typer(
     epilog=EXAMPLES,
 )
 
-# One line per command.
+# One line per command, in the order of a day's work.
+app.command("verify-verifier", epilog=verify_verifier.EXAMPLES)(verify_verifier.verify_verifier)
 app.command(epilog=train.EXAMPLES)(train.train)
-app.command(epilog=doctor.EXAMPLES)(doctor.doctor)
 app.command(epilog=ablate.EXAMPLES)(ablate.ablate)
 app.command(epilog=compare.EXAMPLES)(compare.compare)
-app.command(epilog=explain.EXAMPLES)(explain.explain)
-app.command(epilog=metrics.EXAMPLES)(metrics.metrics)
-app.command(epilog=report.EXAMPLES)(report.report)
-app.command(epilog=advise.EXAMPLES)(advise.advise)
 app.command("eval", epilog=eval_command.EXAMPLES)(eval_command.evaluate)
-app.command("verify-verifier", epilog=verify_verifier.EXAMPLES)(verify_verifier.verify_verifier)
+app.command(epilog=doctor.EXAMPLES)(doctor.doctor)
+app.command(epilog=explain.EXAMPLES)(explain.explain)
+app.command(epilog=report.EXAMPLES)(report.report)
+app.command(epilog=metrics.EXAMPLES)(metrics.metrics)
+app.command(epilog=advise.EXAMPLES)(advise.advise)
 app.add_typer(recipe.app, name="recipe")
 app.add_typer(runs.app, name="runs")
 app.add_typer(tasks.app, name="tasks")
