@@ -101,8 +101,8 @@ def _next_commands(outcome: Outcome, command: Sequence[str], seed: int) -> list[
         "",
         "This is one seed: a statement about this checkpoint, not about the method. Next:",
         f"  {shlex.join(with_seed(command, seed + 1))}",
-        "  grpo recipe diff dapo dr_grpo",
-        f"  grpo runs show {shlex.quote(str(_shown(outcome.run)))}",
+        f"  grpo report {shlex.quote(str(_shown(outcome.run)))} --html report.html",
+        "  grpo ablate --axis std_norm --seeds 3 --dry-run",
     ]
 
 

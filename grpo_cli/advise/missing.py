@@ -47,13 +47,6 @@ _ROWS = (
         recipe="vapo",
     ),
     Missing(
-        "rpt",
-        "RPT's prefix-matching reward and its choice of positions (arXiv:2506.08007)",
-        "no task cuts a text into contexts and no verifier matches bytes",
-        "a `jsonl` task of contexts and a verifier of your own; the loss is GRPO's without KL",
-        recipe="rpt",
-    ),
-    Missing(
         "multi-turn",
         "rollouts of several turns with results of tools",
         "a completion here is one turn, and nothing masks the tokens of a tool",

@@ -19,7 +19,7 @@ When = Mapping[str, tuple[str, ...]]
 """Question (or `recipe`) -> the answers for which a rule holds; a question left out may be any."""
 
 _ROUNDED = ("bfloat16", "fp8")
-_PER_TOKEN = ("dapo_tis", "dr_grpo", "ppo_clip", "grpo")
+_PER_TOKEN = ("dapo_tis", "dr_grpo", "ppo_clip", "rpt")
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +91,7 @@ RECIPES = (
     ),
     Rule(
         {"task": ("pretraining",)},
-        "grpo",
-        (Change("kl.beta", "0", "rpt-setup"),),
+        "rpt",
         reasons=("rpt-setup", "rpt-gain"),
         against=("rpt-narrow", "length-bias"),
         misread=("rpt-loss", "rpt-scale"),
@@ -160,7 +159,7 @@ ADDITIONS = (
         ),
     ),
     Rule(
-        {"precision": _ROUNDED, "recipe": ("dr_grpo", "ppo_clip", "grpo")},
+        {"precision": _ROUNDED, "recipe": ("dr_grpo", "ppo_clip", "rpt")},
         changes=(Change("correction.kind", "tis_token", "tis"),),
         reasons=("tis",),
         against=("tis-variance",),
@@ -193,11 +192,10 @@ ADDITIONS = (
         against=("dppo-moe",),
     ),
     Rule(
-        {"stability": ("unstable",), "recipe": ("grpo", "ppo_clip", "deepseek_v32")},
+        {"stability": ("unstable",), "recipe": ("rpt", "ppo_clip", "deepseek_v32")},
         reasons=("minirl-onpolicy",),
     ),
     Rule({"reward": ("token",)}, missing=("critic",)),
-    Rule({"task": ("pretraining",)}, missing=("rpt",)),
     Rule(
         {"task": ("tools",)},
         missing=("multi-turn",),
@@ -260,7 +258,7 @@ ABLATIONS = (
     ),
     Ablation({"recipe": ("gspo",)}, "std_norm", _STD),
     Ablation(
-        {"recipe": ("grpo",)},
+        {"recipe": ("rpt",)},
         "filter",
         "Whether prompts without contrast cost; RPT refills from step 500. Compare by tokens too.",
     ),
@@ -316,7 +314,7 @@ ABLATIONS = (
         "How tokens are averaged: 7 of VAPO's 60 points in its ablation, 1 of 50 in DAPO's.",
     ),
     Ablation(
-        {"recipe": ("dr_grpo", "grpo")},
+        {"recipe": ("dr_grpo", "rpt")},
         "loss_norm",
         "How tokens are averaged; DAPO credits it with length and stability, so read both.",
     ),

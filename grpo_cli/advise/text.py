@@ -22,7 +22,7 @@ _SETUPS = {
     "code": "a `jsonl` task of your own with the verifier `code`",
     "chat": "a `jsonl` task and a verifier of your own",
     "tools": "a `jsonl` task and a verifier of your own",
-    "pretraining": "a `jsonl` task of contexts and a verifier of your own",
+    "pretraining": "a `next_token` task of your text",
 }
 
 

@@ -46,11 +46,11 @@ def golds_of_task(name: str, limit: int) -> GoldSet:
     """
     from grpo_cli.recipe.load import load
     from grpo_cli.recipe.locate import recipe_names, setup_names
-    from grpo_cli.recipe.task_schema import ArithmeticTask, Gsm8kTask, JsonlTask, MathTask
+    from grpo_cli.recipe.task_schema import AnyTask, ArithmeticTask, Gsm8kTask, JsonlTask, MathTask
     from grpo_cli.tasks import load_task
 
     group_size = DEFAULT_GROUP
-    settings: ArithmeticTask | Gsm8kTask | MathTask | JsonlTask
+    settings: AnyTask
     if name.endswith(".jsonl"):
         if not Path(name).is_file():
             raise error("GR205", f"no file '{name}' here (--task)")

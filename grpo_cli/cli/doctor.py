@@ -55,10 +55,14 @@ def _of_runs(names: list[str], runs_dir: Path, as_json: bool) -> int:
         typer.echo(json.dumps(document, allow_nan=False))
     else:
         out = Console(highlight=False)
-        for number, one in enumerate(found):
-            if number:
-                out.print()
-            show(one, out)
+        # In one write: after `| head -1` a second one would fail, and end with the exit code of a
+        # red finding.
+        with out.capture() as text:
+            for number, one in enumerate(found):
+                if number:
+                    out.print()
+                show(one, out)
+        typer.echo(text.get(), nl=False, color=True)
     return int(any(one.is_red for one in found))
 
 

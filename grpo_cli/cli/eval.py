@@ -46,7 +46,8 @@ def evaluate(
     task: Annotated[
         str | None,
         typer.Option(
-            help="arithmetic, gsm8k, math500, jsonl:FILE or a setup's; default: the run's."
+            help="arithmetic, gsm8k, math500, jsonl:FILE, reasoning_gym/NAME or a setup's; "
+            "default: the run's."
         ),
     ] = None,
     setup: Annotated[
@@ -102,7 +103,7 @@ def evaluate(
     if temperature is not None and not (0 < temperature < math.inf):
         raise error(
             "GR209",
-            f"--temperature {temperature:g} is not above 0",
+            f"--temperature {temperature:g} is not a number above 0",
             hint="sampling has no greedy mode; 0.05 comes close to it",
         )
     prepare_libraries()

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from grpo_cli.errors import error
+
 EXAMPLES = """Examples:
 
   grpo metrics --area exploration
@@ -46,6 +48,12 @@ def metrics(
     if as_json and as_markdown:
         raise typer.BadParameter("--json and --md exclude each other")
     infos = select(names or (), area)
+    if not infos:
+        raise error(
+            "GR209",
+            f"no metric of the area `{area}` is among {', '.join(names or ())}",
+            hint="leave out --area",
+        )
     if as_json:
         typer.echo(json.dumps({"schema_version": 1, "metrics": [asdict(i) for i in infos]}))
     elif as_markdown:

@@ -68,8 +68,10 @@ JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document on s
 def list_recipes(as_json: JsonOption = False) -> None:
     """List the shipped recipes and setups."""
     found = {
-        "recipes": [_entry(path) for path in sorted(locate.recipes_dir().glob("*.yaml"))],
-        "setups": [_entry(path) for path in sorted(locate.setups_dir().glob("*.yaml"))],
+        "recipes": [
+            _entry(locate.recipes_dir() / f"{name}.yaml") for name in locate.recipe_names()
+        ],
+        "setups": [_entry(locate.setups_dir() / f"{name}.yaml") for name in locate.setup_names()],
     }
     if as_json:
         _echo_json(found)

@@ -62,6 +62,7 @@ class Diagnosis:
 
     run: str
     last_step: int
+    """-1 without a record."""
     findings: tuple[Finding, ...]
     evidence: tuple[tuple[str, str], ...]
     unjudged: tuple[tuple[str, str], ...]

@@ -142,6 +142,8 @@ def _rows(run: Path, step: int) -> Iterator[tuple[Mapping[str, Any], Sample]]:
 
 
 def _sample(row: Mapping[str, Any]) -> Sample:
+    if not isinstance(row, dict):
+        raise TypeError("it is not a JSON object")
     learner = row.get("learner_logp")
     sample = Sample(
         sample=int(row["sample"]),

@@ -341,4 +341,13 @@ EVALUATION: tuple[MetricInfo, ...] = (
         "as much reflection in wrong answers as in right ones: the marker is a style",
         when=f"{_EVAL}; NaN without markers",
     ),
+    MetricInfo(
+        "eval/next_token_direct",
+        "evaluation",
+        "share of the held-out positions at which the likeliest next token after the bare context, "
+        "without reasoning, is the text's",
+        "share",
+        "what the model knows without reasoning; eval/accuracy is the same after reasoning",
+        when=f"{_EVAL}; a `next_token` task",
+    ),
 )

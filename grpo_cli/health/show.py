@@ -18,7 +18,8 @@ _STYLE = {"red": "bold red", "amber": "bold yellow"}
 
 def show(found: Diagnosis, out: Console) -> None:
     """Print the findings with what they rest on; without any, the numbers that were looked at."""
-    _line(out, Text(f"{safe_text(found.run)}   to step {found.last_step}", style="bold"))
+    reach = "no step on record" if found.last_step < 0 else f"to step {found.last_step}"
+    _line(out, Text(f"{safe_text(found.run)}   {reach}", style="bold"))
     for finding in found.findings:
         _show_finding(finding, out)
     if not found.findings:

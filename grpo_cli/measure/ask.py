@@ -22,13 +22,13 @@ from grpo_cli.recipe.yaml_tree import parse
 
 Split = Literal["test", "train"]
 
-TASKS = ("arithmetic", "gsm8k", "math500", "jsonl:FILE")
+TASKS = ("arithmetic", "gsm8k", "math500", "jsonl:FILE", "reasoning_gym/NAME")
 """What `--task` takes besides the names of setups."""
 
-VERIFIER_OF = {"gsm8k": "gsm8k", "math": "math"}
+VERIFIER_OF = {"gsm8k": "gsm8k", "math": "math", "reasoning_gym": "reasoning_gym"}
 """The verifier of a kind of task when neither a run, a setup nor `--verifier` names one."""
 
-_MAX_TOKENS = {"arithmetic": 256, "gsm8k": 512, "math": 2048, "jsonl": 512}
+_MAX_TOKENS = {"arithmetic": 256, "gsm8k": 512, "math": 2048, "jsonl": 512, "reasoning_gym": 1024}
 _MEASURED = (
     "setup",
     "model",
@@ -87,7 +87,9 @@ def resolve_recipe(subject: Subject, ask: Ask) -> Recipe:
             "--set model.id and --set lora: the target says which model and adapter are measured",
             hint="pass the other model as TARGET, or compare the two with --vs",
         )
-    named = ask.verifier is not None or any(text.startswith("verifier") for text in ask.sets)
+    named = ask.verifier is not None or any(
+        text.partition("=")[0].strip() in ("verifier", "verifier.name") for text in ask.sets
+    )
     if not named and ask.task is not None and ask.task not in locate.setup_names():
         recipe = recipe.model_copy(
             update={"verifier": recipe.verifier.model_copy(update=_verifier(recipe, own_kind, ask))}
@@ -150,6 +152,15 @@ def _task_node(name: str) -> dict[str, Any]:
         if not file:
             raise error("GR209", "--task jsonl needs a file", hint="write --task jsonl:FILE")
         return {"kind": "jsonl", "path": file, "held_out_frac": 1.0}
+    family, slash, data_set = name.partition("/")
+    if family == "reasoning_gym":
+        if not slash or not data_set:
+            raise error(
+                "GR209",
+                "--task reasoning_gym needs a data set",
+                hint="write --task reasoning_gym/NAME, for example reasoning_gym/leg_counting",
+            )
+        return {"kind": "reasoning_gym", "name": data_set}
     if not colon and name in ("arithmetic", "tiny", "gsm8k"):
         return {"kind": "arithmetic" if name == "tiny" else name}
     if name in ("math500", "math"):

@@ -131,8 +131,10 @@ def _sizes(k: int) -> list[int]:
 def _average(known: Sequence[_Question], k: int) -> Figure:
     values = [q.mean for q in known]
     binary = all(score in (0, 1) for q in known for score in q.scores)
-    if not known or not binary or _large(known):
+    if not known or not binary:
         return _interval(f"avg@{k}", values, [q.cluster for q in known])
+    if _large(known):
+        return _clustered_share(f"avg@{k}", values, known)
     return _counted(f"avg@{k}", known)
 
 
@@ -158,9 +160,22 @@ def _share(name: str, values: Sequence[float], known: Sequence[_Question]) -> Fi
     less, so it errs on the wide side.
     """
     if _large(known):
-        return _interval(name, values, [q.cluster for q in known])
+        return _clustered_share(name, values, known)
     total = min(max(sum(values), 0.0), len(values))
     return Figure(name, wilson(total, len(values)), WILSON)
+
+
+def _clustered_share(name: str, values: Sequence[float], known: Sequence[_Question]) -> Figure:
+    """A clustered interval, or Wilson's over the clusters where that one leaves 0..1 or is a point:
+    near 0 and 1 it is not normal, and a set that is all right does not prove that every question
+    would be."""
+    found = _interval(name, values, [q.cluster for q in known])
+    i = found.interval
+    clusters = len({q.cluster for q in known})
+    if clusters < 2 or (i.low >= 0 and i.high <= 1):
+        return found
+    bounds = wilson(min(max(i.mean, 0.0), 1.0) * clusters, clusters)
+    return Figure(name, replace(bounds, mean=i.mean, n=i.n), WILSON)
 
 
 def _large(known: Sequence[_Question]) -> bool:
@@ -184,13 +199,20 @@ def _counted(name: str, known: Sequence[_Question]) -> Figure:
 
 
 def _interval(name: str, values: Sequence[float], clusters: Sequence[str]) -> Figure:
-    """A t interval over questions, clustered where questions belong together."""
+    """A t interval over questions, clustered where questions belong together.
+
+    Values that are all the same say nothing of how much they vary: then there is no interval (NaN
+    bounds), not one of width 0.
+    """
     alone = len(set(clusters)) == len(clusters)
-    if alone and len(values) < SMALL:
-        return Figure(name, mean_interval(list(values)), STUDENT)
-    found = clustered_interval(list(values), list(clusters))
-    # The same mean as everywhere else, bit for bit.
-    return Figure(name, replace(found, mean=mean_interval(list(values)).mean), CLUSTERED)
+    found, method = mean_interval(list(values)), STUDENT
+    if not alone or len(values) >= SMALL:
+        # The same mean as everywhere else, bit for bit.
+        found = replace(clustered_interval(list(values), list(clusters)), mean=found.mean)
+        method = CLUSTERED
+    if found.low == found.high:
+        found = replace(found, low=math.nan, high=math.nan)
+    return Figure(name, found, method)
 
 
 def best(summaries: Mapping[str, Summary]) -> str:

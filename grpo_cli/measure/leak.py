@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import re
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,8 +50,7 @@ def find_leaks(questions: Sequence[Prompt], run: Path, recipe: Recipe) -> list[L
         run: the run's folder.
         recipe: as the run trained.
 
-    Raises:
-        GrpoError: GR204 when the rollouts cannot be read.
+    Rollouts or rows that cannot be read are a `Leak` with `unread`.
     """
     texts = {content_key(q.messages): q.id for q in questions}
     worded = {
@@ -59,12 +59,17 @@ def find_leaks(questions: Sequence[Prompt], run: Path, recipe: Recipe) -> list[L
     }
     ids = {q.id for q in questions}
     found: dict[str, list[str]] = {}
-    for where, prompt_id, key in _sampled_prompts(run):
-        known = prompt_id if prompt_id in ids else worded.get(key)
-        if known is not None:
-            found.setdefault(known, []).append(where)
+    unread: str | None = None
+    try:
+        for where, prompt_id, key in _sampled_prompts(run):
+            known = prompt_id if prompt_id in ids else worded.get(key)
+            if known is not None:
+                found.setdefault(known, []).append(where)
+    except GrpoError as problem:
+        # The scores stand without it.
+        unread = problem.problems[0].message
     files = tuple(dict.fromkeys(name for names in found.values() for name in names))
-    leaks = [Leak("rollouts", len(found), len(questions), files)]
+    leaks = [Leak("rollouts", len(found), len(questions), files, unread)]
     if isinstance(recipe.task, DataTask):
         leaks.append(_in_training_rows(texts, recipe.task))
     return leaks
@@ -86,7 +91,7 @@ def _sampled_prompts(run: Path) -> Iterator[tuple[str, str, str]]:
                     if prompt_id not in keys:
                         keys[prompt_id] = _key(json.loads(text))
                     yield f"rollouts/{path.name}", prompt_id, keys[prompt_id]
-        except (OSError, EOFError, ValueError, KeyError, TypeError) as problem:
+        except (OSError, EOFError, ValueError, KeyError, TypeError, zlib.error) as problem:
             raise damaged(path, f"it cannot be read ({problem})") from problem
 
 

@@ -112,7 +112,9 @@ class Store:
         if then == json.loads(json.dumps(asked)):
             return
         keys = {*then, *asked} if isinstance(then, dict) else set(asked)
-        changed = sorted(k for k in keys if not isinstance(then, dict) or then.get(k) != asked[k])
+        changed = sorted(
+            k for k in keys if not isinstance(then, dict) or then.get(k) != asked.get(k)
+        )
         raise error(
             "GR208",
             f"{self.folder} holds another evaluation: {', '.join(changed)} differ",
@@ -149,7 +151,7 @@ class Store:
         for text in raw[:-1]:
             try:
                 found.append(_parse(text))
-            except (ValueError, KeyError, TypeError):
+            except (ValueError, KeyError, TypeError, AttributeError):
                 self._whole = False
                 break  # what a crash left; the rest is made again
         self._whole &= not raw[-1]

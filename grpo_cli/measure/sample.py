@@ -8,10 +8,10 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from grpo_cli.errors import error
+from grpo_cli.errors import GrpoError, error
 from grpo_cli.measure.rows import Cell, Rows, Sampled, Store, sampled
 from grpo_cli.measure.target import Subject
 from grpo_cli.prepare import Judge, open_pool
@@ -114,7 +114,10 @@ def _load(
     from grpo_cli.policy.state import load_adapter
     from grpo_cli.rollout.choose import make_engine
 
-    policy = load_policy(model, plan.recipe.device, plan.recipe.learner)
+    try:
+        policy = load_policy(model, plan.recipe.device, plan.recipe.learner)
+    except GrpoError as problem:
+        raise _for_targets(problem, [plan.policies[label] for label in labels]) from problem
     names: dict[str, str | None] = dict.fromkeys(labels)
     lora = plan.recipe.lora.model_copy(update={"rank": 1})
     for label in labels:
@@ -133,6 +136,23 @@ def _load(
     for name in trained:
         engine.sync(name, 1)
     return policy, engine, names
+
+
+def _for_targets(problem: GrpoError, subjects: Sequence[Subject]) -> GrpoError:
+    """The error of a model that is not there, with a hint that `grpo eval` can follow: here the
+    target says which model is loaded, and `--set model.id` is refused."""
+    adapters = [s for s in subjects if s.kind == "adapter" and s.adapter is not None]
+    if problem.exit_code != 2 or not any(
+        "--set model.id" in (p.hint or "") for p in problem.problems
+    ):
+        return problem
+    hint = "pass the folder of the model as the target"
+    if adapters:
+        hint = (
+            f"bring the base model there, or mend base_model_name_or_path in {adapters[0].adapter}"
+        )
+    changed = [replace(p, hint=hint) for p in problem.problems]
+    return GrpoError(*changed, exit_code=problem.exit_code)
 
 
 def _blocks(

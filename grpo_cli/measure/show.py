@@ -211,7 +211,7 @@ def _leak_text(leak: Leak) -> str:
 def _verdict(figure: Figure) -> str:
     interval = figure.interval
     if math.isnan(interval.low):
-        return "no interval"
+        return "no interval" + (": every question differs alike" if interval.n > 1 else "")
     if interval.n <= FEW:
         return f"{interval.n} questions are too few to call one of them better"
     if not interval.excludes_zero:

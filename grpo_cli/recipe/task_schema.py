@@ -18,6 +18,16 @@ PLACE = "{question}"
 BOXED = "{question}\n\nThink step by step and put the final answer in \\boxed{}."
 """The default wording of questions for general chat models."""
 
+CONTINUE = (
+    "Here is the beginning of a text, between the lines:\n---\n{question}\n---\n\n"
+    "Think step by step about how it goes on. Then put the exact characters that come next, spaces "
+    "included, in \\boxed{}. One word is enough."
+)
+"""The default wording of the `next_token` task."""
+
+TAGGED = "{question}\n\nThink step by step and put only the final answer in <answer>...</answer>."
+"""The default wording of the `reasoning_gym` task."""
+
 
 class _Worded(Node):
     template: str = PLACE
@@ -146,6 +156,118 @@ class JsonlTask(_Data):
     """Which rows those are: decided by each question's text, whatever the order of the file."""
 
 
+class TextModel(Node):
+    """A model that reads the text of a `next_token` task."""
+
+    id: str
+    """`tiny` (shipped), a local folder, or a hub id."""
+    revision: str | None = None
+
+
+class NextTokenTask(_Worded):
+    """Reinforcement pre-training (RPT, arXiv:2506.08007): reason, then say how a text goes on.
+
+    `{question}` in the template is the text so far. A position of the text is asked about when a
+    proxy model is unsure what comes next: the entropy over its `top_k` likeliest next tokens, in
+    nats, is above the threshold of the split.
+    """
+
+    kind: Literal["next_token"] = "next_token"
+    path: str
+    """A text file, a JSON lines file with the text in a column, a folder of such files, or `tiny`
+    (the shipped text)."""
+    eval_path: str | None = None
+    """The same for held-out text; null holds out documents of `path`, or the end of its only
+    one."""
+    column: str = "text"
+    """Of a JSON lines file; one document a row."""
+    separator: str | None = Field(None, min_length=1)
+    """What stands between two documents of a text file; null makes a file one document."""
+    context_tokens: int = Field(1024, ge=2)
+    """Longest context of a position; longer documents are cut into pieces of this length."""
+    min_context_tokens: int = Field(1, ge=1)
+    """Shortest context of a position."""
+    continuation_tokens: int = Field(16, ge=1)
+    """Tokens of the gold continuation. A prediction may be any whole number of them."""
+    split: Literal["easy", "medium", "hard"] = "easy"
+    """Least entropy of a position: 0.5, 1.0 or 1.5."""
+    min_entropy: float | None = Field(None, ge=0)
+    """Another threshold than the split's."""
+    top_k: int = Field(16, ge=2)
+    held_out_frac: float = Field(0.1, gt=0, lt=1)
+    """Share of the documents to hold out when there is no `eval_path`."""
+    split_seed: int = 0
+    """Which documents those are: decided by each one's text."""
+    proxy: TextModel | None = None
+    """The model whose entropy is measured; null is the recipe's model."""
+    tokenizer: TextModel | None = None
+    """Whose tokens the continuation is cut into; null is the recipe's model."""
+    answer: Literal["boxed", "marker"] = "boxed"
+    """Where the verifier finds the prediction: in the last `\\boxed{}`, or after the tiny model's
+    marker `#`."""
+    template: str = CONTINUE
+
+    @property
+    def threshold(self) -> float:
+        """Entropy that a position must exceed, in nats."""
+        if self.min_entropy is not None:
+            return self.min_entropy
+        return {"easy": 0.5, "medium": 1.0, "hard": 1.5}[self.split]
+
+    @model_validator(mode="after")
+    def _contexts_in_order(self) -> NextTokenTask:
+        if self.min_context_tokens > self.context_tokens:
+            raise ValueError(
+                f"min_context_tokens {self.min_context_tokens} is above context_tokens "
+                f"{self.context_tokens}"
+            )
+        return self
+
+
+class ReasoningGymTask(_Worded):
+    """Procedural puzzles of the package reasoning-gym (arXiv:2505.24760), made from a seed.
+
+    Needs `pip install 'grpo-cli[reasoning-gym]'`, and the verifier `reasoning_gym`.
+    """
+
+    kind: Literal["reasoning_gym"] = "reasoning_gym"
+    name: str
+    """The data set, such as `leg_counting`."""
+    options: dict[str, bool | int | float | str] = Field(default_factory=dict)
+    """Fields of its configuration, such as `max_animals`; the others keep their defaults."""
+    size: int = Field(2000, ge=1)
+    """Training questions."""
+    held_out_size: int = Field(200, ge=1)
+    """Held-out questions, distinct by text; no training question has the text of one."""
+    seed: int = 0
+    """Another seed makes other questions, held-out ones too."""
+    template: str = TAGGED
+
+    @field_validator("options")
+    @classmethod
+    def _own_options(
+        cls, options: dict[str, bool | int | float | str]
+    ) -> dict[str, bool | int | float | str]:
+        for key in ("seed", "size"):
+            if key in options:
+                raise ValueError(f"write `{key}` beside `options`, not in it")
+        return options
+
+
+def read_by_the_model(tree: Any) -> Any:
+    """A recipe's tree with the model that a `next_token` task leaves open: the recipe's own."""
+    if not isinstance(tree, dict):
+        return tree
+    task, model = tree.get("task"), tree.get("model")
+    if not isinstance(task, dict) or task.get("kind") != "next_token":
+        return tree
+    if not isinstance(model, dict) or not isinstance(model.get("id"), str):
+        return tree
+    own = {key: model[key] for key in ("id", "revision") if key in model}
+    open_keys = [key for key in ("proxy", "tokenizer") if task.get(key) is None]
+    return {**tree, "task": {**task, **dict.fromkeys(open_keys, own)}}
+
+
 def _in_order(low: int, high: int) -> None:
     if low > high:
         raise ValueError(f"min_level {low} is above max_level {high}")
@@ -158,8 +280,11 @@ def _arithmetic_by_default(tree: Any) -> Any:
 
 
 Task = Annotated[
-    Annotated[ArithmeticTask | Gsm8kTask | MathTask | JsonlTask, Field(discriminator="kind")],
+    Annotated[
+        ArithmeticTask | Gsm8kTask | MathTask | JsonlTask | NextTokenTask | ReasoningGymTask,
+        Field(discriminator="kind"),
+    ],
     BeforeValidator(_arithmetic_by_default),
 ]
-AnyTask = ArithmeticTask | Gsm8kTask | MathTask | JsonlTask
+AnyTask = ArithmeticTask | Gsm8kTask | MathTask | JsonlTask | NextTokenTask | ReasoningGymTask
 DataTask = Gsm8kTask | MathTask | JsonlTask

@@ -6,7 +6,7 @@ import hashlib
 from pathlib import Path
 from typing import Protocol
 
-from grpo_cli.recipe.task_schema import AnyTask, ArithmeticTask
+from grpo_cli.recipe.task_schema import AnyTask, ArithmeticTask, NextTokenTask, ReasoningGymTask
 from grpo_cli.tasks.filters import GoldVerifier
 from grpo_cli.types import Prompt
 
@@ -44,6 +44,14 @@ def load_task(
 
         levels = tuple(range(settings.min_level, settings.max_level + 1))
         return Arithmetic(levels, settings)
+    if isinstance(settings, NextTokenTask):
+        from grpo_cli.tasks.next_token import load_next_token
+
+        return load_next_token(settings, train=train)
+    if isinstance(settings, ReasoningGymTask):
+        from grpo_cli.tasks.reasoning_gym import ReasoningGym
+
+        return ReasoningGym(settings)
     from grpo_cli.tasks.data import load_data
 
     return load_data(settings, verifier, train=train)
@@ -56,6 +64,14 @@ def task_fingerprint(settings: AnyTask) -> str:
     """
     if isinstance(settings, ArithmeticTask):
         return "arithmetic"
+    if isinstance(settings, NextTokenTask):
+        from grpo_cli.tasks.next_token import text_fingerprint
+
+        return text_fingerprint(settings)
+    if isinstance(settings, ReasoningGymTask):
+        from grpo_cli.tasks.reasoning_gym import gym_fingerprint
+
+        return gym_fingerprint(settings)
     from grpo_cli.tasks.data import places
 
     parts = []

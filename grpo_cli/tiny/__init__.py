@@ -7,3 +7,6 @@ TINY_DIR = Path(__file__).parent
 
 TINY_MAX_TOKENS = 48
 """The completion limit that the model was built for, the end-of-turn token included."""
+
+TINY_TEXT = TINY_DIR / "text.txt"
+"""Text that the tiny model can read, one document a line (made by `grpo_cli.tiny.text`)."""

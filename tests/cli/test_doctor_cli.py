@@ -103,3 +103,21 @@ def test_a_diagnosis_needs_no_torch(tmp_path: Path) -> None:
         f"diagnose(Path({str(run)!r})); sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_reader_of_one_line_makes_no_red_finding(root: Path) -> None:
+    command = [sys.executable, "-m", "grpo_cli", "doctor", "sound", "--runs-dir", str(root)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline()
+        process.stdout.close()
+        assert process.wait(60) == 0
+
+
+def test_a_run_without_a_record_has_no_last_step(tmp_path: Path) -> None:
+    write_story(tmp_path, SOUND, "empty")
+    next(tmp_path.rglob("metrics.jsonl")).write_text("")
+    code, text = doctor(tmp_path, "empty")
+    assert code == 0
+    assert "no step on record" in text
+    assert "nothing found so far" in text

@@ -119,6 +119,27 @@ def test_which_verifier_goes_with_a_task() -> None:
     assert resolve_recipe(TINY, Ask(task="gsm8k", verifier="math")).verifier.name == "math"
 
 
+def test_a_limit_of_the_verifier_is_no_choice_of_one() -> None:
+    ask = Ask(task="gsm8k", sets=("verifier.sample_limit_s=3",))
+    recipe = resolve_recipe(BASE, ask)
+    assert (recipe.verifier.name, recipe.verifier.sample_limit_s) == ("gsm8k", 3)
+    ask = Ask(task="gsm8k", sets=("verifier.name=math",))
+    assert resolve_recipe(BASE, ask).verifier.name == "math"
+
+
+def test_an_adapter_whose_base_is_gone_says_what_to_mend(tmp_path: Path) -> None:
+    config = {"peft_type": "LORA", "r": 4, "lora_alpha": 8, "target_modules": ["q_proj"],
+              "base_model_name_or_path": "./gone/model"}  # fmt: skip
+    (tmp_path / "adapter_config.json").write_text(json.dumps(config))
+    (tmp_path / "adapter_model.safetensors").write_bytes(b"")
+    ask = ("--task", "arithmetic", "--num-questions", "2", "--k", "1")
+    done = grpo("eval", str(tmp_path), *ask, cwd=tmp_path)
+    assert done.returncode == 2
+    assert "GR201" in done.stderr
+    assert "base_model_name_or_path" in done.stderr
+    assert "--set model.id" not in done.stderr
+
+
 def test_templates_by_name_and_by_text() -> None:
     task = ArithmeticTask.model_validate({"answer": "boxed"})
     found = parse_wordings(["plain, own", "Q: {question}\\nA:"], task)

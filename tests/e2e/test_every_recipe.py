@@ -23,6 +23,7 @@ def test_a_shipped_recipe_trains(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "none")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     sets = [part for one in QUICK for part in ("--set", one)]
     path = str(locate.recipes_dir() / f"{name}.yaml")
     done = CliRunner().invoke(app, ["train", path, "--json", "--runs-dir", str(tmp_path), *sets])

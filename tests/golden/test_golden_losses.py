@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,10 @@ from grpo_cli.objective.kl import Kl, kl_estimate
 from grpo_cli.objective.loss import Parts, weighted_loss
 from grpo_cli.objective.shaping import SoftOverlong, length_penalty
 from grpo_cli.policy.logprob import chosen_logprob
+from grpo_cli.recipe.locate import verifiers_dir
 from grpo_cli.stats import pass_at_k
-from grpo_cli.types import Metric, Tokens
+from grpo_cli.types import Metric, Status, Tokens
+from grpo_cli.verify.load import load_verifier
 
 GOLDEN = json.loads(Path(__file__).with_name("golden_losses.json").read_text())
 CASES = {case["id"]: case for case in GOLDEN["policy_loss_cases"]}
@@ -41,7 +44,6 @@ NOT_OFFERED = {
 GROUPS_NOT_OFFERED = {
     "gae": "needs a critic",
     "r3_gating": "routing replay of mixture-of-experts models",
-    "reward_cases.rpt_prefix": "a reward of pre-training data, no verifier of the runner",
     "reward_cases.dsmath_v2_verifier": "needs a second model that grades proofs",
     "reward_cases.dsmath_v2_generator": "needs a second model that grades proofs",
     "misc.scalerl_sigmoid": "a fit over many runs, outside the training loop",
@@ -310,6 +312,7 @@ def test_every_group_of_the_file_is_run_or_listed() -> None:
         "mismatch_metrics",
         "reward_cases.soft_overlong",
         "reward_cases.soft_overlong_small",
+        "reward_cases.rpt_prefix",
         "misc.pass_at_k",
     }
     nested = {"reward_cases", "misc"}
@@ -511,6 +514,17 @@ def test_soft_overlong(group: str) -> None:
             torch.tensor([case["length"]]), torch.tensor([False]), settings, case["L_max"]
         )
         assert got.item() == pytest.approx(case["expected"], abs=1e-12)
+
+
+@pytest.mark.parametrize(("marker", "frame"), [(None, "\\boxed{%s}"), ("#", "#%s")])
+def test_rpt_prefix(marker: str | None, frame: str) -> None:
+    verifier = load_verifier("next_token", verifiers_dir())
+    for case in GOLDEN["reward_cases"]["rpt_prefix"]:
+        tokens = case["continuation_tokens"]
+        ends = list(accumulate(len(token.encode()) for token in tokens))
+        reference = json.dumps({"text": "".join(tokens), "ends": ends, "marker": marker})
+        verdict = verifier(f"<think>{frame % 'no'}</think>{frame % case['prediction']}", reference)
+        assert (verdict.status, verdict.score) == (Status.OK, case["expected"]), case
 
 
 def test_mismatch_metrics() -> None:

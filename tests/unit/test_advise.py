@@ -163,12 +163,12 @@ CASES = [
     ),
     (
         Answers(task="pretraining", precision="float32"),
-        "grpo",
-        {"kl.beta": "0"},
+        "rpt",
+        {},
         {"rpt-setup": PRACTICE, "rpt-gain": ONE_RUN},
         {"rpt-narrow", "length-bias"},
         {"rpt-loss", "rpt-scale"},
-        {"rpt"},
+        set(),
     ),
 ]
 

@@ -193,7 +193,9 @@ def test_a_run_without_rollouts_is_told_apart_from_a_missing_step(tmp_path: Path
     assert "it has not trained" in str(caught.value.problems[0].hint)
 
 
-@pytest.mark.parametrize("damage", ["cut", "noise", "bent", "row", "type", "lengths", "recipe"])
+@pytest.mark.parametrize(
+    "damage", ["cut", "noise", "bent", "row", "type", "lengths", "number", "recipe"]
+)
 def test_damage_is_named(tmp_path: Path, damage: str) -> None:
     rows = two_groups()
     run = explained_run(tmp_path, rows)
@@ -210,6 +212,8 @@ def test_damage_is_named(tmp_path: Path, damage: str) -> None:
     else:
         if damage == "row":
             del rows[2]["prompt_id"]
+        elif damage == "number":
+            rows[2] = 5  # type: ignore[call-overload]
         elif damage == "type":
             rows[2]["advantage"] = "much"
         else:
@@ -220,7 +224,7 @@ def test_damage_is_named(tmp_path: Path, damage: str) -> None:
     (problem,) = caught.value.problems
     assert problem.code == "GR204"
     assert ("recipe.json" if damage == "recipe" else "step-000008") in problem.message
-    assert ("line 3" in problem.message) is (damage in ("row", "type", "lengths"))
+    assert ("line 3" in problem.message) is (damage in ("row", "type", "lengths", "number"))
 
 
 def test_hostile_completions_cannot_reach_the_terminal(tmp_path: Path) -> None:

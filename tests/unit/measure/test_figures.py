@@ -18,6 +18,7 @@ from grpo_cli.measure.figures import (
     summarise,
 )
 from grpo_cli.measure.rows import Sampled
+from grpo_cli.stats import wilson
 from grpo_cli.types import Finish, Status
 
 
@@ -64,8 +65,27 @@ def test_the_method_fits_the_number_of_questions_and_samples() -> None:
     assert summarise(drawn(300, 2), 2).accuracy.method == CLUSTERED
     partial = [row(f"q{q}", 0, 0.5) for q in range(5)]
     assert summarise(partial, 1).accuracy.method == STUDENT
-    related = [row(f"q{q}", 0, q % 2, cluster=f"c{q // 4}") for q in range(20)]
+    related = [row(f"q{q}", 0, q % 3 == 0, cluster=f"c{q // 4}") for q in range(20)]
     assert summarise(related, 1).accuracy.method == CLUSTERED
+
+
+@pytest.mark.parametrize("right", [0.0, 1.0])
+@pytest.mark.parametrize("per_cluster", [1, 4])
+def test_many_questions_that_agree_do_not_give_an_interval_of_width_0(
+    right: float, per_cluster: int
+) -> None:
+    rows = [row(f"q{q}", i, right, "1", f"c{q // per_cluster}") for q in range(400) for i in (0, 1)]
+    for figure in summarise(rows, 2).figures:
+        i = figure.interval
+        assert (figure.method, i.mean, i.n) == (WILSON, right, 400)
+        assert i.low == pytest.approx(wilson(right * 400 // per_cluster, 400 // per_cluster).low)
+        assert 0.005 < i.high - i.low < 0.05
+
+
+def test_the_interval_of_a_rare_success_stays_within_0_and_1() -> None:
+    rows = [row(f"q{q}", 0, float(q == 0)) for q in range(400)]
+    i = summarise(rows, 1).accuracy.interval
+    assert 0 < i.low < i.mean < i.high < 0.02
 
 
 def test_the_majority_answer_counts_and_unread_answers_do_not_vote() -> None:
@@ -94,3 +114,16 @@ def test_differences_are_paired_by_question() -> None:
     figure = difference(ours, theirs)
     assert figure.interval.n == 4
     assert figure.interval.mean == pytest.approx(0.25)
+
+
+@pytest.mark.parametrize("num_questions", [40, 400])
+def test_a_difference_that_is_the_same_everywhere_has_no_interval_of_width_0(
+    num_questions: int,
+) -> None:
+    ours = [row(f"q{q}", 0, 1.0) for q in range(num_questions)]
+    theirs = [row(f"q{q}", 0, 0.0) for q in range(num_questions)]
+    for others, mean_difference in ((theirs, 1.0), (ours, 0.0)):
+        i = difference(ours, others).interval
+        assert (i.mean, i.n) == (mean_difference, num_questions)
+        assert math.isnan(i.low)
+        assert math.isnan(i.high)
