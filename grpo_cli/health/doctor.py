@@ -110,7 +110,8 @@ def diagnose(run: Path) -> Diagnosis:
         if found is not None:
             symptoms[rule.id] = found
         elif steps < rule.min_steps:
-            unjudged.append((rule.about, f"needs {rule.min_steps} steps, has {steps}"))
+            needed = f"{rule.min_steps} step{'s' * (rule.min_steps > 1)}"
+            unjudged.append((rule.about, f"needs {needed}, has {steps}"))
     if len(series.eval_series("eval/accuracy")) < 2:
         unjudged.append(("held-out change", "needs two evaluations"))
     severities = _severities(symptoms)

@@ -72,7 +72,7 @@ def _lines(report: Report) -> Iterator[str]:
     split = "held-out" if ask.split == "test" else "training"
     yield (
         f"{report.subject.label}: {recipe.task.kind}, {report.num_questions} {split} questions x "
-        f"{ask.k} samples, temperature {recipe.sampling.temperature:g}, at most "
+        f"{ask.k} sample{'s' * (ask.k > 1)}, temperature {recipe.sampling.temperature:g}, at most "
         f"{recipe.sampling.max_tokens} tokens, seed {report.seed}, verifier {report.verifier}"
     )
     yield ""
