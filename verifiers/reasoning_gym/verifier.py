@@ -1,4 +1,4 @@
-r"""The score in 0..1 that a data set of `reasoning-gym` gives an answer, by its `score_answer`.
+r"""What a data set of `reasoning-gym` says of an answer, by its own `score_answer`.
 
 The reference is JSON, as the task `reasoning_gym` writes it: `{"data_set": name, "options": its
 configuration, "entry": question, answer and metadata}`. In `entry`, `{"$tuple": [...]}` is a tuple,
@@ -12,9 +12,9 @@ follows the last `</think>` counts.
 UNPARSED with score 0: no such answer or an empty one, and an answer on which the data set's scorer
 fails though it can score its own gold.
 
-Scores between 0 and 1 are the package's: many scorers give a little for a wrong answer, and the
-plain one gives len(gold)/len(answer) to an answer that holds the gold. `partial=drop` makes every
-score below 1 a 0.
+Many of the package's scorers give a little for a wrong answer, and the plain one gives
+len(gold)/len(answer) to an answer that holds the gold: 0.75 for 1350 where 350 is right. So a score
+below 1 is a 0 here; `partial=on` keeps the package's.
 
 The scorers of `EVALUATED` and `PARSED` run an answer as Python. Here such an answer must be made of
 numbers, text, lists, names, operators and (PARSED) calls of elementary functions; another is
@@ -39,7 +39,7 @@ if importlib.util.find_spec("reasoning_gym") is None:  # importing it takes a se
     )
 
 KIND = "format"  # answers are of any form: the audit must make no other spellings of a gold
-OPTIONS = {"partial": ("keep", "drop")}
+OPTIONS = {"partial": ("off", "on")}
 
 EVALUATED = frozenset({"binary_matrix", "n_queens", "spiral_matrix", "string_insertion"})
 """Data sets that call `eval` on an answer."""
@@ -68,8 +68,8 @@ _CALLED = frozenset(
 )  # fmt: skip
 
 
-def verify(text: str, reference: str, *, partial: str = "keep") -> Verdict:
-    """The data set's own score of the answer in `text`; with `partial="drop"` 1.0 or 0.0.
+def verify(text: str, reference: str, *, partial: str = "off") -> Verdict:
+    """1.0 when the data set's scorer gives the answer in `text` all; `partial="on"`: its own score.
 
     Raises ValueError when `reference` is not the task's JSON or the option has an unknown value.
     """
@@ -92,7 +92,7 @@ def verify(text: str, reference: str, *, partial: str = "keep") -> Verdict:
             scorer.score_answer(entry["answer"], entry)  # fails too when the entry is at fault
         detail = f"the scorer cannot read it: {type(failure).__name__}: {failure}"[:200]
         return Verdict(score=0.0, status=Status.UNPARSED, detail=detail)
-    if partial == "drop" and score < 1:
+    if partial == "off" and score < 1:
         score = 0.0
     return Verdict(score=score, status=Status.OK, parsed=answer[:200])
 

@@ -15,9 +15,6 @@ from grpo_cli.verify.load import load_verifier
 
 NAMES = sorted(p.parent.name for p in verifiers_dir().glob("*/cases.jsonl"))
 SLOW = {"code"}
-PAID_BY_THE_PACKAGE = {"reasoning_gym": 2}
-"""Wrong answers that the scorers of reasoning-gym pay: 0.75 for a gold with a digit before it, and
-0.56 for 52 days where `time_intervals` asks for 96."""
 QUESTIONS = {
     "math": [
         ("Simplify $\\sqrt{50}$.", "5\\sqrt{2}"),
@@ -58,8 +55,7 @@ def test_a_shipped_verifier(name: str) -> None:
     assert report.conclusive
     assert [(f.name, f.example, f.reference) for f in report.passing] == []
     assert report.golds.consistent == report.golds.golds > 0, report.golds.examples
-    paid = [line for line in report.lines if not line.must_accept and line.rate.wrong]
-    assert sum(line.rate.wrong for line in paid) == PAID_BY_THE_PACKAGE.get(name, 0), paid
+    assert found["fp"] == 0, [line for line in report.lines if line.rate.wrong]
     assert found["fn"] == 0, [line for line in report.lines if line.rate.wrong]
     assert found["lazy_excess"] == 0, report.worst_lazy
     assert found["nondeterministic"] == 0, report.repeats

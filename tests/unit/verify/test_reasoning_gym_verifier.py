@@ -34,7 +34,8 @@ def _spec_but_not(missing: str):  # type: ignore[no-untyped-def]
 @pytest.fixture(scope="module")
 def pool():  # type: ignore[no-untyped-def]
     pytest.importorskip("reasoning_gym")
-    with VerifierPool(load_verifier("reasoning_gym", verifiers_dir()).source) as workers:
+    source = load_verifier("reasoning_gym", verifiers_dir(), {"partial": "on"}).source
+    with VerifierPool(source) as workers:
         yield workers
 
 
@@ -72,14 +73,14 @@ def test_scores_in_a_worker_are_those_of_the_package(pool: VerifierPool, name: s
     assert sum(score == 1 for score, _ in read) >= 5
 
 
-def test_partial_scores_can_be_dropped(pool: VerifierPool) -> None:
+def test_partial_scores_are_0_unless_they_are_asked_for(pool: VerifierPool) -> None:
     ref = reference("leg_counting")
     gold = json.loads(ref)["entry"]["answer"]
-    drop = load_verifier("reasoning_gym", verifiers_dir(), {"partial": "drop"})
+    whole = load_verifier("reasoning_gym", verifiers_dir())
     longer = f"<answer>1{gold}</answer>"
     assert 0 < pool([(longer, ref)])[0].score < 1
-    assert drop(longer, ref).score == 0
-    assert drop(f"<answer>{gold}</answer>", ref).score == 1
+    assert whole(longer, ref).score == 0
+    assert whole(f"<answer>{gold}</answer>", ref).score == 1
 
 
 def test_model_text_is_not_run(pool: VerifierPool, tmp_path: Path) -> None:
