@@ -330,6 +330,7 @@ def test_every_metric_of_the_run_is_in_the_panel_and_the_other_way_round(run: Pa
     written = {describe(name).name for name in set().union(*found)}
     # What this run's settings leave out, and nothing else.
     assert {i.name for i in PANEL} - written == {
+        "eval/next_token_direct",
         "reward/kl_mean",
         "correction/rejected_frac",
         "system/gpu_peak_gib",
