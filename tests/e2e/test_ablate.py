@@ -14,6 +14,8 @@ import pytest
 
 from tests.e2e.conftest import SMALL, fingerprint, grpo
 
+pytestmark = pytest.mark.slow  # several trainings each
+
 SETS = tuple(
     part
     for setting in ("optim.steps=3", *SMALL, "eval.every=2", "checkpoint.every=2")

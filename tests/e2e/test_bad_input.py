@@ -75,6 +75,7 @@ def test_runs_folder_that_is_a_file(tmp_path: Path) -> None:
     refused(grpo("train", "dapo", cwd=tmp_path), "GR202", "runs")
 
 
+@pytest.mark.slow
 def test_a_flipped_byte_in_a_checkpoint(whole_run: Path, tmp_path: Path) -> None:
     shutil.copytree(whole_run / "runs", tmp_path / "runs", symlinks=True)
     run = only_run(tmp_path)
@@ -141,6 +142,7 @@ def test_the_vocabulary_projection_does_not_train(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("runs/*/*/*")), "a refused run leaves no folder"
 
 
+@pytest.mark.slow
 def test_a_reader_that_goes_away_does_not_end_the_run(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "grpo_cli", *small_run(3), "--tracking-uri", "none", "--json"]
     with subprocess.Popen(
@@ -164,6 +166,7 @@ def test_a_run_whose_records_are_gone_is_damaged(whole_run: Path, tmp_path: Path
     refused(grpo(*small_run(6), cwd=tmp_path), "GR204", "metrics.jsonl", "--restart")
 
 
+@pytest.mark.slow
 def test_a_smaller_cut_goes_on_with_the_same_run(tmp_path: Path) -> None:
     assert grpo(*small_run(2), cwd=tmp_path).returncode == 0
     again = grpo(*small_run(2, "learner.micro_batch_tokens=100"), cwd=tmp_path)

@@ -13,6 +13,8 @@ import pytest
 
 from tests.e2e.conftest import grpo, only_run
 
+pytestmark = pytest.mark.slow  # a training and several evaluations
+
 
 def evaluate(cwd: Path, *args: str) -> dict[str, Any]:
     done = grpo("eval", *args, "--json", cwd=cwd)

@@ -121,6 +121,7 @@ def interrupt(args: list[str], cwd: Path, step: int, *numbers: int) -> subproces
     return subprocess.CompletedProcess(args, process.returncode, out, err)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "numbers", [(signal.SIGINT,), (signal.SIGINT, signal.SIGINT), (signal.SIGKILL,)]
 )
@@ -141,6 +142,7 @@ def test_an_interrupted_run_continues_to_the_same_bits(
     assert fingerprint(run) == fingerprint(only_run(whole_run))
 
 
+@pytest.mark.slow
 def test_restart_sets_the_old_run_aside(whole_run: Path, tmp_path: Path) -> None:
     assert grpo(*small_run(1), cwd=tmp_path).returncode == 0
     assert grpo(*small_run(1), "--restart", cwd=tmp_path).returncode == 0
