@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from grpo_cli.cli.page import write_page
 from grpo_cli.errors import error
 
 if TYPE_CHECKING:
-    from grpo_cli.compare.model import Comparison, Plan, RunRecord
+    from grpo_cli.compare.model import Plan, RunRecord
 
 EXAMPLES = """Examples:
 
@@ -101,7 +102,9 @@ def compare(
             hint="use a metric such as eval/accuracy",
         )
     if html is not None:
-        _write_html(html, result)
+        from grpo_cli.compare.html import as_html
+
+        write_page(html, as_html(result))
     if as_json:
         typer.echo(text.as_json(result))
     else:
@@ -134,17 +137,3 @@ def _read(
             runs += [run for run in found.runs if run.run_id not in known]
             plans += found.plans
     return runs, plans
-
-
-def _write_html(path: Path, result: Comparison) -> None:
-    from grpo_cli.compare.html import as_html
-
-    page = as_html(result)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(page, encoding="utf-8", errors="backslashreplace")
-    except OSError as problem:
-        raise error(
-            "GR209", f"--html {path}: {problem.strerror or problem}", hint="name another file"
-        ) from problem
-    typer.echo(f"wrote {path}", err=True)

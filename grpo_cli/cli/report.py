@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from grpo_cli.errors import error
+from grpo_cli.cli.page import write_page
 
 EXAMPLES = """Examples:
 
@@ -34,12 +34,4 @@ def report(
     from grpo_cli.cli.runs import resolve
     from grpo_cli.health.page import page
 
-    text = page(resolve(what, runs_dir))
-    try:
-        html.parent.mkdir(parents=True, exist_ok=True)
-        html.write_text(text, encoding="utf-8", errors="backslashreplace")
-    except OSError as problem:
-        raise error(
-            "GR209", f"--html {html}: {problem.strerror or problem}", hint="name another file"
-        ) from problem
-    typer.echo(f"wrote {html}", err=True)
+    write_page(html, page(resolve(what, runs_dir)))
