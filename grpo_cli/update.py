@@ -8,13 +8,12 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 
 import torch
 from torch import Tensor
 
 from grpo_cli.objective.advantage import advantages
-from grpo_cli.objective.aggregate import denominator, weights
+from grpo_cli.objective.aggregate import denominator, minibatch_of, weights
 from grpo_cli.objective.correction import GeoRs, correct
 from grpo_cli.objective.entropy import EntropyBonus, TopQuantile
 from grpo_cli.objective.kl import kl_estimate
@@ -386,9 +385,7 @@ class _Learner:
 
 
 def _minibatches(batch: Batch, count: int) -> list[list[int]]:
-    """The batch cut into `count` runs of whole groups, as equal as they can be."""
-    num_groups = int(batch.prompt_N.max()) + 1
-    edges = [round(i * num_groups / count) for i in range(count + 1)]
+    """The sequences of each minibatch that has any."""
     groups = batch.prompt_N.tolist()
-    parts = [[n for n, g in enumerate(groups) if low <= g < high] for low, high in pairwise(edges)]
-    return [part for part in parts if part]
+    part_of = minibatch_of(max(groups) + 1, count)
+    return [[n for n, g in enumerate(groups) if part_of[g] == part] for part in sorted({*part_of})]

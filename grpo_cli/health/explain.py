@@ -17,7 +17,8 @@ from typing import Any, Literal
 
 from grpo_cli.errors import error
 from grpo_cli.health.explained import Explained, Group, Sample, Share, Worst
-from grpo_cli.health.weighing import FAILED, StoredRecipe, minibatch_of, stored_recipe, weighed
+from grpo_cli.health.weighing import FAILED, StoredRecipe, stored_recipe, weighed
+from grpo_cli.objective.aggregate import minibatch_of
 from grpo_cli.runfiles import damaged, read_info, read_metrics, read_rollouts, step_files
 from grpo_cli.types import Finish, Status
 

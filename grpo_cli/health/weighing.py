@@ -6,7 +6,6 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from pathlib import Path
 
 from pydantic import TypeAdapter
@@ -63,12 +62,6 @@ def stored_recipe(run: Path) -> StoredRecipe:
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as problem:
         raise damaged(path, "it is not the recipe of a run") from problem
-
-
-def minibatch_of(num_groups: int, count: int) -> list[int]:
-    """The minibatch of each used group: runs of whole groups, as `grpo_cli.update` cuts them."""
-    edges = [round(i * num_groups / count) for i in range(count + 1)]
-    return [part for part, (low, high) in enumerate(pairwise(edges)) for _ in range(low, high)]
 
 
 def weighed(groups: Sequence[Group], recipe: StoredRecipe) -> list[Group]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field
@@ -144,3 +145,9 @@ def _prompt_tokens(counted_N: Tensor, prompt_N: Tensor | None) -> Tensor:
     assert prompt_N is not None, "prompt_mean needs the groups"
     tokens_P = counted_N.new_zeros(int(prompt_N.max()) + 1)
     return tokens_P.index_add(0, prompt_N, counted_N)
+
+
+def minibatch_of(num_groups: int, count: int) -> list[int]:
+    """The minibatch of every group: runs of whole groups, as equal as they can be."""
+    edges = [round(i * num_groups / count) for i in range(count + 1)]
+    return [part for part, (low, high) in enumerate(pairwise(edges)) for _ in range(low, high)]

@@ -5,18 +5,15 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
 
 from grpo_cli.errors import GrpoError
 from grpo_cli.health.explain import choose_group, explain_step, ranges
 from grpo_cli.health.explain_text import as_json, as_text
 from grpo_cli.health.explained import Explained
 from grpo_cli.health.tokens import decoder
-from grpo_cli.health.weighing import minibatch_of
 from tests.health_runs import HOSTILE, explained_run, row, two_groups, write_rollouts
 
 
@@ -112,19 +109,6 @@ def test_a_sequence_that_geo_rs_rejected_is_out(tmp_path: Path) -> None:
     found = explain_step(explained_run(tmp_path, two_groups(), correction={"kind": "geo_rs"}), 8)
     assert [s.out for s in found.groups[1].samples] == [None, "rejected by geo_rs"]
     assert weights_of(found)[2:] == pytest.approx([1 / 2, 0])
-
-
-@pytest.mark.parametrize(("groups", "count"), [(1, 1), (5, 2), (7, 3), (2, 4), (16, 4), (0, 2)])
-def test_minibatches_are_cut_as_the_update_cuts_them(groups: int, count: int) -> None:
-    from grpo_cli.update import _minibatches
-
-    if groups == 0:
-        assert minibatch_of(0, count) == []
-        return
-    batch = SimpleNamespace(prompt_N=torch.arange(groups))
-    parts = _minibatches(batch, count)  # type: ignore[arg-type]
-    mine = minibatch_of(groups, count)
-    assert [[n for n in range(groups) if mine[n] == p] for p in dict.fromkeys(mine)] == parts
 
 
 def test_the_worst_token_in_its_context(run: Path, explained: Explained) -> None:

@@ -15,6 +15,7 @@ from grpo_cli.objective.aggregate import (
     SeqSum,
     TokenMean,
     denominator,
+    minibatch_of,
     weights,
 )
 from grpo_cli.objective.kinds.clip import Clip
@@ -157,3 +158,19 @@ def test_the_denominator_is_what_the_formula_divides_by(
 ) -> None:
     counted_N, prompt_N = torch.tensor([1, 3, 0]), torch.tensor([0, 0, 1])
     assert denominator(counted_N, settings, 4, prompt_N=prompt_N) == want
+
+
+@pytest.mark.parametrize(
+    ("num_groups", "count", "parts"),
+    [
+        (1, 1, [0]),
+        (5, 2, [0, 0, 1, 1, 1]),
+        (7, 3, [0, 0, 1, 1, 1, 2, 2]),
+        (2, 4, [1, 2]),  # two minibatches stay empty
+        (0, 2, []),
+    ],
+)
+def test_minibatches_are_runs_of_whole_groups(
+    num_groups: int, count: int, parts: list[int]
+) -> None:
+    assert minibatch_of(num_groups, count) == parts
