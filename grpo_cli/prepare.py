@@ -9,7 +9,7 @@ import os
 import signal
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +23,7 @@ from grpo_cli.recipe.locate import verifiers_dir
 from grpo_cli.recipe.schema import Recipe, VerifierChoice
 from grpo_cli.rollout.choose import engine_kind, make_engine
 from grpo_cli.rollout.disturbed import disturbance, disturbed
-from grpo_cli.tasks import task_fingerprint
+from grpo_cli.tasks import Task, task_fingerprint
 from grpo_cli.track import default_uri
 from grpo_cli.verify.audit_file import AUDIT_FILE, audit_path, gate
 from grpo_cli.verify.load import LoadedVerifier, load_verifier
@@ -31,7 +31,9 @@ from grpo_cli.verify.pool import VerifierPool
 from grpo_cli.verify.sandbox import available_level, require_level
 
 if TYPE_CHECKING:
+    from grpo_cli.policy.policy import Policy
     from grpo_cli.trainer import World
+    from grpo_cli.types import Prompt
 
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -130,7 +132,22 @@ def build_world(
         task=task,
         verify=verify,
         questions=questions,
+        probe=_probe(policy, task, [question.prompt for question in questions]),
     )
+
+
+def _probe(
+    policy: Policy, task: Task, held_out: Sequence[Prompt]
+) -> Callable[[str], Mapping[str, float]]:
+    """What a task measures at an evaluation beside sampled answers; most measure nothing."""
+    from grpo_cli.next_token_direct import direct_accuracy
+    from grpo_cli.tasks.next_token import NextToken
+
+    if not isinstance(task, NextToken):
+        return lambda adapter: {}
+    return lambda adapter: {
+        "eval/next_token_direct": direct_accuracy(policy, adapter, task, held_out).mean
+    }
 
 
 def store_uri(root: Path, tracking_uri: str | None) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -16,7 +16,6 @@ from grpo_cli.arm import Arm
 from grpo_cli.errors import GrpoError, error
 from grpo_cli.evaluate import EvalJob, Question, evaluate, summarise
 from grpo_cli.guard import Guard
-from grpo_cli.next_token_direct import direct_accuracy
 from grpo_cli.policy.heap import give_back_freed
 from grpo_cli.policy.policy import Policy
 from grpo_cli.rollout.canary import Canary
@@ -24,7 +23,6 @@ from grpo_cli.rollout.collect import Demand, collect, pass_rate
 from grpo_cli.rollout.engine import Engine
 from grpo_cli.step_record import GAP_STEPS, length_gap, rollout_rows, step_scalars
 from grpo_cli.tasks import Task
-from grpo_cli.tasks.next_token import NextToken
 from grpo_cli.types import (
     EvalRow,
     RunStatus,
@@ -49,6 +47,8 @@ class World:
     verify: Callable[[Sequence[tuple[str, str]]], list[Verdict]]
     """(text, reference) pairs -> their verdicts, in order."""
     questions: Sequence[Question]
+    probe: Callable[[str], Mapping[str, float]]
+    """Adapter -> what else the task measures at an evaluation, without sampling."""
 
 
 class Watch(Protocol):
@@ -249,10 +249,7 @@ def _evaluate_and_record(
             scalars = scalars_of[arm.adapter] | summarise(
                 rows, arm.recipe.health.reflection_markers
             )
-            if isinstance(world.task, NextToken):
-                held_out = [question.prompt for question in world.questions]
-                direct = direct_accuracy(world.policy, arm.adapter, world.task, held_out)
-                scalars["eval/next_token_direct"] = direct.mean
+            scalars |= world.probe(arm.adapter)
             scalars["time/eval_s"] = (time.perf_counter() - start) / len(arms)
             _record(arm, scalars, watch)
 
