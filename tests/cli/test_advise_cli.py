@@ -8,6 +8,7 @@ import os
 import pty
 import re
 import select
+import signal
 import subprocess
 import sys
 import time
@@ -67,6 +68,8 @@ def in_terminal(*args: str, keys: list[str]) -> tuple[int, str, str]:
             sent += 1
         if process.poll() is not None and not select.select([ours], [], [], 0)[0]:
             break
+    else:
+        process.kill()  # it waits for more: reading to its end would never end
     assert process.stdout is not None
     with contextlib.closing(process.stdout):
         out = process.stdout.read().decode()
@@ -76,10 +79,12 @@ def in_terminal(*args: str, keys: list[str]) -> tuple[int, str, str]:
 
 
 def _take_terminal() -> None:
-    """Make standard input the controlling terminal, so that Ctrl-C is a signal."""
+    """Make standard input the controlling terminal, so that Ctrl-C is a signal, and not an ignored
+    one, which is what the child of a background job inherits."""
     import fcntl
     import termios
 
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 
