@@ -15,6 +15,7 @@ from collections.abc import Sequence
 
 import torch
 
+from grpo_cli.batch import build_batch
 from grpo_cli.policy.policy import Policy, load_policy
 from grpo_cli.recipe.load import load
 from grpo_cli.recipe.locate import verifiers_dir
@@ -22,7 +23,7 @@ from grpo_cli.rollout.collect import Demand, collect
 from grpo_cli.rollout.disturbed import DisturbedEngine
 from grpo_cli.rollout.transformers_engine import TransformersEngine
 from grpo_cli.tasks import load_task
-from grpo_cli.update import build_batch, update
+from grpo_cli.update import update
 from grpo_cli.verify.load import load_verifier
 
 SETS = ("kl.beta=0", "optim.minibatches=1", "optim.max_grad_norm=1e9", "filter.kind=none")

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from grpo_cli.arm import Arm
+from grpo_cli.batch import build_batch
 from grpo_cli.errors import GrpoError, error
 from grpo_cli.evaluate import EvalJob, Question, evaluate, summarise
 from grpo_cli.guard import Guard
@@ -30,7 +31,7 @@ from grpo_cli.types import (
     StepRecord,
     Verdict,
 )
-from grpo_cli.update import build_batch, update
+from grpo_cli.update import update
 from grpo_cli.update_result import UpdateResult
 
 

@@ -6,71 +6,26 @@ Dims: N sequences of the batch, M of a micro-batch, T completion tokens laid end
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
-from grpo_cli.objective.advantage import advantages
-from grpo_cli.objective.aggregate import denominator, minibatch_of, weights
+from grpo_cli.batch import minibatches
+from grpo_cli.forward import Forward, joined
+from grpo_cli.objective.aggregate import denominator, weights
 from grpo_cli.objective.correction import GeoRs, correct
 from grpo_cli.objective.entropy import EntropyBonus, TopQuantile
 from grpo_cli.objective.kl import kl_estimate
 from grpo_cli.objective.loss import Parts, weighted_loss
-from grpo_cli.objective.shaping import masks_truncated
 from grpo_cli.policy.policy import Policy
 from grpo_cli.recipe.schema import Recipe
-from grpo_cli.rollout.collect import is_truncated
-from grpo_cli.types import Batch, Metric, ScoredGroup, Tokens
+from grpo_cli.types import Batch, Metric, Tokens
 from grpo_cli.update_result import UpdateResult
 
 _KL_BASE_SEQUENCES = 32
 """Most sequences on which the distance to the base model is measured: a forward pass each."""
-
-
-def build_batch(
-    policy: Policy,
-    adapter: str,
-    reference: str | None,
-    groups: Sequence[ScoredGroup],
-    recipe: Recipe,
-) -> Batch:
-    """Advantages from shaped rewards, and how many tokens of each sequence may train.
-
-    With `kl.kind: k1_reward` the KL to the reference is taken off the rewards first.
-    """
-    reward_N = torch.tensor([r for g in groups for r in g.rewards], dtype=torch.float64)
-    prompt_N = torch.tensor([i for i, g in enumerate(groups) for _ in g.rewards])
-    mask = masks_truncated(recipe.overlong)
-    completions = [c for g in groups for c in g.group.completions]
-    verdicts = [v for g in groups for v in g.verdicts]
-    full_length_N = torch.tensor(
-        [0 if v.missing else len(c.logp) for c, v in zip(completions, verdicts, strict=True)]
-    )
-    out_N = torch.tensor([mask and is_truncated(c) for c in completions])
-    batch = Batch(
-        prompt_ids_N=tuple(g.group.prompt_ids for g in groups for _ in g.rewards),
-        completion_ids_N=tuple(c.token_ids for c in completions),
-        sampler_logp_N=tuple(c.logp for c in completions),
-        adv_N=torch.zeros_like(reward_N),
-        length_N=full_length_N.masked_fill(out_N, 0),
-        full_length_N=full_length_N,
-        prompt_N=prompt_N,
-    )
-    if recipe.kl.in_reward:
-        learner = _Learner(policy, adapter, reference, batch, recipe, UpdateResult(), {})
-        kl_N = learner.kl_to_reference()
-        batch = replace(batch, kl_N=kl_N)
-        reward_N = reward_N - recipe.kl.beta * kl_N
-    adv_N = advantages(
-        reward_N,
-        prompt_N,
-        recipe.advantage,
-        length_N=torch.tensor([len(c.logp) for c in completions]),
-    )
-    batch.adv_N.copy_(adv_N)
-    return batch
 
 
 def update(
@@ -91,8 +46,9 @@ def update(
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     before = [p.detach().clone() for p in parameters]
     result = UpdateResult(nonfinite_in_a_row=nonfinite_in_a_row)
-    learner = _Learner(policy, adapter, reference, batch, recipe, result, result.learner_logp)
-    parts = _minibatches(batch, recipe.optim.minibatches)
+    forward = Forward(policy, batch, recipe)
+    learner = _Learner(forward, adapter, reference, batch, recipe, result, result.learner_logp)
+    parts = minibatches(batch, recipe.optim.minibatches)
     # Unless something is needed before it trains, the first minibatch needs no pass of its own:
     # its old policy is the one it trains with.
     first_pass_needed = recipe.optim.epochs_per_batch > 1 or isinstance(recipe.entropy, TopQuantile)
@@ -114,7 +70,7 @@ def update(
 
 @dataclass(slots=True)
 class _Learner:
-    policy: Policy
+    forward: Forward
     adapter: str
     reference_adapter: str | None
     batch: Batch
@@ -128,40 +84,27 @@ class _Learner:
     @torch.no_grad()
     def freeze_old(self, part: Sequence[int]) -> None:
         for rows in self._pieces(part):
-            logp_T, entropy_T = self._logprobs(rows, self.adapter)
-            self.learned |= self._by_sequence(rows, logp_T)
-            self.entropies |= self._by_sequence(rows, entropy_T)
+            logp_T, entropy_T = self.forward.logprobs(rows, self.adapter)
+            self.learned |= self.forward.by_sequence(rows, logp_T)
+            self.entropies |= self.forward.by_sequence(rows, entropy_T)
 
     @torch.no_grad()
     def freeze_reference(self, part: Sequence[int]) -> None:
         for rows in self._pieces(part):
-            logp_T, _ = self._logprobs(rows, self.reference_adapter)
-            self.reference |= self._by_sequence(rows, logp_T)
-
-    def kl_to_reference(self) -> Tensor:
-        """Sum over tokens of log policy - log reference, shape (N,); 0 without a verdict.
-
-        Sequences that are masked out of the loss count too: their rewards are in the baseline.
-        """
-        total_N = torch.zeros(len(self.batch.completion_ids_N), dtype=torch.float64)
-        everything = [n for n in range(len(total_N)) if self.batch.full_length_N[n]]
-        with torch.no_grad():
-            for rows in self._micro_batches(everything):
-                old_T, _ = self._logprobs(rows, self.adapter)
-                ref_T, _ = self._logprobs(rows, self.reference_adapter)
-                k1_T = kl_estimate("k1_reward", old_T, ref_T, old_T).double().cpu()
-                total_N[rows] = torch.stack([k1.sum() for k1 in k1_T.split(self._lengths(rows))])
-        return total_N
+            logp_T, _ = self.forward.logprobs(rows, self.reference_adapter)
+            self.reference |= self.forward.by_sequence(rows, logp_T)
 
     @torch.no_grad()
     def measure_kl_to_base(self) -> None:
         """KL(policy before the first step, base) on a part of the sequences, taken evenly."""
         trained = sorted(self.learned)
         count = min(len(trained), _KL_BASE_SEQUENCES)
-        for rows in self._micro_batches([trained[i * len(trained) // count] for i in range(count)]):
-            base_T, _ = self._logprobs(rows, None)
+        for rows in self.forward.micro_batches(
+            [trained[i * len(trained) // count] for i in range(count)]
+        ):
+            base_T, _ = self.forward.logprobs(rows, None)
             # In float32 the sum of k3's terms would round away what a few small steps move.
-            learned_T, base_T = self._joined(self.learned, rows).double(), base_T.double()
+            learned_T, base_T = joined(self.learned, rows).double(), base_T.double()
             k3_T = kl_estimate("k3", learned_T, base_T, learned_T)
             self.result.add({"policy/kl_base": Metric(float(k3_T.sum()), len(k3_T))})
 
@@ -231,11 +174,11 @@ class _Learner:
         """The micro-batch's share of the step's loss; adds its metrics."""
         batch, recipe = self.batch, self.recipe
         bonus = isinstance(recipe.entropy, EntropyBonus)
-        logp_T, entropy_T = self._logprobs(rows, self.adapter, entropy_grad=bonus)
+        logp_T, entropy_T = self.forward.logprobs(rows, self.adapter, entropy_grad=bonus)
         if rows[0] not in self.learned:
-            self.learned |= self._by_sequence(rows, logp_T.detach())
-        index, device, lengths = list(rows), logp_T.device, self._lengths(rows)
-        learned_T = self._joined(self.learned, rows)
+            self.learned |= self.forward.by_sequence(rows, logp_T.detach())
+        index, device, lengths = list(rows), logp_T.device, self.forward.lengths(rows)
+        learned_T = joined(self.learned, rows)
         sampler_T = torch.tensor(
             [x for n in rows for x in batch.sampler_logp_N[n]], device=device, dtype=logp_T.dtype
         )
@@ -247,10 +190,10 @@ class _Learner:
             seq_T=torch.arange(len(rows), device=device).repeat_interleave(length_M),
             length_N=length_M,
         )
-        ref_T = self._joined(self.reference, rows) if recipe.kl.in_loss else None
+        ref_T = joined(self.reference, rows) if recipe.kl.in_loss else None
         keep_T = None
         if threshold is not None:
-            keep_T = self._joined(self.entropies, rows) >= threshold
+            keep_T = joined(self.entropies, rows) >= threshold
         loss, token_loss = weighted_loss(
             Parts(recipe.objective, recipe.kl, recipe.correction, recipe.entropy),
             tokens,
@@ -304,7 +247,7 @@ class _Learner:
         for wanted in (True, False):
             trained = (n for n in part if self.batch.length_N[n])
             chosen = [n for n in trained if self._has_gradient(n) is wanted]
-            for rows in self._micro_batches(chosen):
+            for rows in self.forward.micro_batches(chosen):
                 if kept := [n for n in rows if n not in without]:
                     yield kept
 
@@ -317,9 +260,10 @@ class _Learner:
             return set()
         rejected: set[int] = set()
         for rows in self._pieces(part):
-            old_T = self._joined(self.learned, rows)
+            old_T = joined(self.learned, rows)
             sampler_T = torch.tensor([x for n in rows for x in self.batch.sampler_logp_N[n]])
-            seq_T = torch.arange(len(rows)).repeat_interleave(torch.tensor(self._lengths(rows)))
+            lengths = self.forward.lengths(rows)
+            seq_T = torch.arange(len(rows)).repeat_interleave(torch.tensor(lengths))
             found = correct(
                 self.recipe.correction,
                 old_T,
@@ -334,7 +278,7 @@ class _Learner:
                 out = Metric(int(found.rejected_N.sum()), len(rows))
                 self.result.add({**found.metrics, "correction/rejected_frac": out})
                 gap_T = (old_T - sampler_T.to(old_T)).cpu()
-                self.result.log_rhos += gap_T.split(self._lengths(rows))
+                self.result.log_rhos += gap_T.split(lengths)
         return rejected
 
     def _entropy_threshold(self, part: Sequence[int]) -> float | None:
@@ -346,46 +290,3 @@ class _Learner:
             return None
         ordered_T = torch.cat(found).sort(descending=True).values
         return float(ordered_T[max(math.ceil(self.recipe.entropy.frac * len(ordered_T)), 1) - 1])
-
-    def _logprobs(
-        self, rows: Sequence[int], adapter: str | None, *, entropy_grad: bool = False
-    ) -> tuple[Tensor, Tensor]:
-        return self.policy.logprobs(
-            adapter,
-            [self.batch.prompt_ids_N[n] for n in rows],
-            [self.batch.completion_ids_N[n] for n in rows],
-            self.recipe.sampling.temperature,
-            entropy_grad=entropy_grad,
-        )
-
-    def _lengths(self, rows: Sequence[int]) -> list[int]:
-        return [len(self.batch.completion_ids_N[n]) for n in rows]
-
-    def _by_sequence(self, rows: Sequence[int], value_T: Tensor) -> dict[int, Tensor]:
-        return dict(zip(rows, value_T.split(self._lengths(rows)), strict=True))
-
-    @staticmethod
-    def _joined(values: Mapping[int, Tensor], rows: Sequence[int]) -> Tensor:
-        return torch.cat([values[n] for n in rows])
-
-    def _micro_batches(self, part: Sequence[int]) -> Iterator[list[int]]:
-        """Sequences of like length together, the longest first."""
-
-        def total(n: int) -> int:
-            return len(self.batch.prompt_ids_N[n]) + len(self.batch.completion_ids_N[n])
-
-        rows: list[int] = []
-        for n in sorted(part, key=lambda n: (-total(n), n)):
-            if rows and (len(rows) + 1) * total(rows[0]) > self.recipe.learner.micro_batch_tokens:
-                yield rows
-                rows = []
-            rows.append(n)
-        if rows:
-            yield rows
-
-
-def _minibatches(batch: Batch, count: int) -> list[list[int]]:
-    """The sequences of each minibatch that has any."""
-    groups = batch.prompt_N.tolist()
-    part_of = minibatch_of(max(groups) + 1, count)
-    return [[n for n, g in enumerate(groups) if part_of[g] == part] for part in sorted({*part_of})]

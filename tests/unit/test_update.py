@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import pytest
 import torch
 
+from grpo_cli.batch import build_batch
 from grpo_cli.policy.policy import Policy
 from grpo_cli.recipe.load import load
 from grpo_cli.recipe.schema import Recipe
@@ -17,7 +18,7 @@ from grpo_cli.rollout.engine import Request
 from grpo_cli.rollout.transformers_engine import TransformersEngine
 from grpo_cli.seeds import sample_seed
 from grpo_cli.types import RolloutGroup, ScoredGroup, Status, Verdict
-from grpo_cli.update import build_batch, update
+from grpo_cli.update import update
 from grpo_cli.update_result import UpdateResult
 
 SMALL = ("sampling.prompts_per_step=6", "sampling.group_size=4", "sampling.max_tokens=30")
