@@ -9,7 +9,9 @@ from pathlib import Path
 import torch
 
 from grpo_cli import checkpoint
+from grpo_cli.critic import Critic
 from grpo_cli.errors import error
+from grpo_cli.objective.gae import ValueCritic
 from grpo_cli.policy.policy import Policy
 from grpo_cli.policy.state import load_adapter, load_optimizer, save_adapter, save_optimizer
 from grpo_cli.recipe.control import RandomReward
@@ -55,6 +57,9 @@ class Arm:
         if recipe.kl.beta and recipe.kl.refresh_every:
             self.reference = f"{adapter}ref"
             policy.add_adapter(self.reference, recipe.lora, seed)
+        self.critic: Critic | None = None
+        if isinstance(recipe.critic, ValueCritic):
+            self.critic = Critic(policy, adapter, recipe, recipe.critic, seed)
         # The step before which nothing is on record, so that a fresh run evaluates first.
         self.started = False
         self.optimizer = torch.optim.AdamW(
@@ -106,6 +111,8 @@ class Arm:
                     folder / "reference", self._policy, self.reference, self.recipe.model.id
                 )
             save_optimizer(folder / "optimizer.safetensors", self.optimizer, self._parameters)
+            if self.critic:
+                self.critic.save(folder / "critic")
 
         checkpoint.save(
             self.run.path,
@@ -133,6 +140,8 @@ class Arm:
         load_optimizer(found.path / "optimizer.safetensors", self.optimizer, self._parameters)
         if self.reference:
             load_adapter(found.path / "reference", self._policy, self.reference)
+        if self.critic:
+            self.critic.load(found.path / "critic")
         try:
             self.progress = Progress(**found.state)
         except TypeError as problem:

@@ -18,6 +18,7 @@ from grpo_cli.completion_signals import (
     similarity,
     slope,
 )
+from grpo_cli.critic import value_scalars
 from grpo_cli.mismatch import mismatch_scalars
 from grpo_cli.rollout.collect import Demand, has_contrast, is_truncated
 from grpo_cli.types import Batch, Completion, Finish, ScoredGroup, Status, Verdict
@@ -48,6 +49,7 @@ def step_scalars(
         "completion/length_gap_slope": slope(progress.length_gaps),
         **result.scalars(),
         **_batch_scalars(batch),
+        **({} if batch is None else value_scalars(batch)),
         **({} if batch is None else mismatch_scalars(result.learner_logp, batch)),
         "optim/update_norm": result.update_norm,
         "optim/updates": result.updates,

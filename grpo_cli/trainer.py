@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from grpo_cli.arm import Arm
-from grpo_cli.batch import build_batch
+from grpo_cli.batch import build_batch, minibatches
 from grpo_cli.errors import GrpoError, error
 from grpo_cli.evaluate import EvalJob, Question, evaluate, summarise
 from grpo_cli.guard import Guard
@@ -157,16 +157,21 @@ def _learn(arm: Arm, demand: Demand, world: World) -> dict[str, float]:
     version, before = arm.progress.version, time.perf_counter()
     batch, result = None, UpdateResult(nonfinite_in_a_row=arm.progress.nonfinite_in_a_row)
     if demand.kept:
-        batch = build_batch(world.policy, arm.adapter, arm.reference, demand.kept, arm.recipe)
-        result = update(
-            world.policy,
-            arm.adapter,
-            arm.reference,
-            arm.optimizer,
-            batch,
-            arm.recipe,
-            arm.progress.nonfinite_in_a_row,
+        batch = build_batch(
+            world.policy, arm.adapter, arm.reference, demand.kept, arm.recipe, arm.critic
         )
+        if not (arm.critic and arm.critic.trains_alone(arm.progress.step + 1)):
+            result = update(
+                world.policy,
+                arm.adapter,
+                arm.reference,
+                arm.optimizer,
+                batch,
+                arm.recipe,
+                arm.progress.nonfinite_in_a_row,
+            )
+        if arm.critic:
+            result.add(arm.critic.update(batch, minibatches(batch, arm.recipe.optim.minibatches)))
     learner_s = time.perf_counter() - before
     _advance(arm, demand, result)
     arm.refresh_reference()

@@ -129,6 +129,14 @@ class Batch:
     prompt_N: Tensor
     kl_N: Tensor | None = None
     """Sum of k1 over each sequence's tokens, where it was taken off the rewards."""
+    token_adv_N: Mapping[int, Tensor] | None = None
+    """With a critic: trained sequence -> the advantage of each token; `adv_N` is their mean."""
+    value_N: Mapping[int, Tensor] | None = None
+    """With a critic: trained sequence -> the value before each token, before the update."""
+    return_N: Mapping[int, Tensor] | None = None
+    """With a critic: trained sequence -> the critic's target at each token."""
+    right_N: Tensor | None = None
+    """Whether the verifier gave the full score."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,11 +148,13 @@ class Tokens:
     adv_N: Tensor
     seq_T: Tensor
     length_N: Tensor
+    token_adv_T: Tensor | None = None
+    """Advantages that differ within a sequence, from a critic."""
 
     @property
     def adv_T(self) -> Tensor:
         """Each token's advantage."""
-        return self.adv_N[self.seq_T]
+        return self.adv_N[self.seq_T] if self.token_adv_T is None else self.token_adv_T
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from grpo_cli.recipe.schema import Recipe
 from grpo_cli.types import Batch, Metric, Tokens
 from grpo_cli.update_result import UpdateResult
 
+_NOTHING = torch.zeros(0)
 _KL_BASE_SEQUENCES = 32
 """Most sequences on which the distance to the base model is measured: a forward pass each."""
 
@@ -127,18 +128,20 @@ class _Learner:
         )
         num_tokens = int(length_N.sum())
         threshold = self._entropy_threshold(kept)
+        nll_N = self._nll_weights(length_N)
         optimizer.zero_grad(set_to_none=True)
         loss = 0.0
         active = [n for n in kept if self._has_gradient(n)]
         for rows in self._pieces(part, without=rejected):
             if self._has_gradient(rows[0]):
-                share = self._share(rows, weight_N, num_tokens, threshold, first_pass)
+                share = self._share(rows, weight_N, num_tokens, threshold, first_pass, nll_N)
                 share.backward()
                 loss += float(share.detach())
             else:
                 # A forward pass is enough for the metrics.
                 with torch.no_grad():
-                    loss += float(self._share(rows, weight_N, num_tokens, threshold, first_pass))
+                    share = self._share(rows, weight_N, num_tokens, threshold, first_pass, nll_N)
+                    loss += float(share)
         counted_N = full_length_N if recipe.aggregate.masked_in_denominator else length_N
         divisor = denominator(
             counted_N, recipe.aggregate, recipe.sampling.max_tokens, prompt_N=batch.prompt_N
@@ -170,6 +173,7 @@ class _Learner:
         num_tokens: int,
         threshold: float | None,
         first_pass: bool,
+        nll_weight_N: Tensor | None,
     ) -> Tensor:
         """The micro-batch's share of the step's loss; adds its metrics."""
         batch, recipe = self.batch, self.recipe
@@ -189,6 +193,9 @@ class _Learner:
             adv_N=batch.adv_N[index].to(device, logp_T.dtype),
             seq_T=torch.arange(len(rows), device=device).repeat_interleave(length_M),
             length_N=length_M,
+            token_adv_T=None
+            if batch.token_adv_N is None
+            else joined(batch.token_adv_N, rows).to(device, logp_T.dtype),
         )
         ref_T = joined(self.reference, rows) if recipe.kl.in_loss else None
         keep_T = None
@@ -203,6 +210,7 @@ class _Learner:
             entropy_T=entropy_T,
             keep_T=keep_T,
             entropy_weight=1 / max(num_tokens, 1),
+            nll_weight_N=None if nll_weight_N is None else nll_weight_N[index].to(device),
         )
         counted = isinstance(recipe.correction, GeoRs)
         self.result.add(
@@ -229,11 +237,22 @@ class _Learner:
                 self.result.add({"policy/kl_ref": Metric(float(k3_T.sum()), len(k3_T))})
         return loss
 
+    def _nll_weights(self, length_N: Tensor) -> Tensor | None:
+        """Weight of each sequence's tokens in `positive_nll`; None when it is off."""
+        if not self.recipe.positive_nll.weight:
+            return None
+        assert self.batch.right_N is not None
+        right_N = self.batch.right_N & (length_N > 0)
+        num_tokens = int(length_N[right_N].sum())
+        return self.recipe.positive_nll.weight / max(num_tokens, 1) * right_N.double()
+
     def _has_gradient(self, n: int) -> bool:
         """Whether a sequence can have one: mostly not when its advantage is 0."""
-        recipe = self.recipe
-        return bool(self.batch.adv_N[n] != 0) or (
+        recipe, batch = self.recipe, self.batch
+        adv = batch.adv_N[n] if batch.token_adv_N is None else batch.token_adv_N.get(n, _NOTHING)
+        return bool((adv != 0).any()) or (
             recipe.kl.in_loss
+            or bool(recipe.positive_nll.weight and batch.right_N is not None and batch.right_N[n])
             or isinstance(recipe.entropy, EntropyBonus)
             or recipe.objective.acts_without_advantage
         )

@@ -17,6 +17,7 @@ _BASELINES = {
     "leave_one_out": ("mean of the others in the group", "RLOO arXiv:2402.14740"),
     "batch_mean": ("mean of the batch", ""),
     "length_weighted": ("mean of the group weighted by length", "OPO arXiv:2505.23585"),
+    "critic": ("value of the critic, per token (GAE)", "GAE arXiv:1506.02438"),
     "none": ("0", ""),
 }
 _SCALES = {
@@ -32,11 +33,12 @@ _SCALES = {
 class Advantage(Node):
     """A = (R - baseline) / (scale + epsilon); GRPO arXiv:2402.03300 Section 4.1.2."""
 
-    baseline: Literal["group_mean", "leave_one_out", "batch_mean", "length_weighted", "none"] = (
-        "group_mean"
-    )
+    baseline: Literal[
+        "group_mean", "leave_one_out", "batch_mean", "length_weighted", "critic", "none"
+    ] = "group_mean"
     """What is taken off a reward: the group's mean (GRPO), the mean of the group's other samples
-    (RLOO), the batch's mean, the group's mean weighted by length (OPO), or nothing."""
+    (RLOO), the batch's mean, the group's mean weighted by length (OPO), a critic's value at each
+    token (`critic.kind: value`; GAE), or nothing."""
     scale: Literal["group", "batch", "batch_centred", "batch_tokens", "mean", "none"] = "group"
     """What the difference is divided by: the standard deviation of the group's rewards (GRPO), of
     the batch's rewards, of the batch's centred rewards (ScaleRL), a token-weighted whitening
@@ -70,7 +72,6 @@ def advantages(
     settings: Advantage,
     *,
     length_N: Tensor | None = None,
-    value_N: Tensor | None = None,
 ) -> Tensor:
     """Advantage of every sequence, shape (N,), in the dtype of `reward_N`.
 
@@ -79,7 +80,6 @@ def advantages(
             mean and deviation and gets advantage 0.
         prompt_N: index of each sequence's group, any order.
         length_N: tokens of each sequence; needed by `length_weighted` and `batch_tokens`.
-        value_N: a critic's values, in place of the baseline.
 
     With a baseline from the group, a group whose valid rewards are all equal, or with fewer than
     two of them, is exactly 0: comparing max with min instead of testing `std > 0` keeps float
@@ -101,15 +101,13 @@ def advantages(
         if rewards.numel() < 2 or rewards.max() == rewards.min():
             flat_N |= member_N
         centred = rewards - _baseline(rewards, member_N, reward_N[valid_N], settings, length_N)
-        if value_N is not None:
-            centred = rewards - value_N[member_N]
         if settings.scale == "group" and rewards.numel() > 1:
             centred = centred / (rewards.std(correction=settings.ddof) + settings.epsilon)
         elif settings.scale == "mean":
             mean = rewards.mean()
             centred = centred / mean if mean != 0 else torch.zeros_like(centred)
         centred_N[member_N] = centred
-    if value_N is None and settings.baseline not in ("batch_mean", "none"):
+    if settings.baseline not in ("batch_mean", "none"):
         centred_N[flat_N] = 0
     if valid_N.sum() > 1:
         centred_N[valid_N] = _batch_scaled(

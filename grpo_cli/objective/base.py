@@ -29,6 +29,9 @@ class Objective(Node):
     """Whether a sequence with advantage 0 has a gradient (off-policy); if not, the trainer saves
     its backward pass."""
 
+    sequence_level: ClassVar[bool] = False
+    """Whether it reads one advantage per sequence, which a critic does not give."""
+
     def __call__(self, x: Tokens) -> TokenLoss:
         """Per-token loss of the micro-batch `x`, shape (T,), to be minimised."""
         raise NotImplementedError

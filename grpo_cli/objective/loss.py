@@ -35,10 +35,12 @@ def weighted_loss(
     entropy_T: Tensor | None = None,
     keep_T: Tensor | None = None,
     entropy_weight: float = 0.0,
+    nll_weight_N: Tensor | None = None,
 ) -> tuple[Tensor, TokenLoss]:
     """The micro-batch's share of the optimizer step's loss, and the unweighted per-token terms.
 
         loss = sum_t w[n_t] (corr_t keep_t ell_t + beta k_t) - coef entropy_weight sum_t H_t
+               - sum_t v[n_t] logp_t
 
     Summing the shares of all micro-batches gives the loss of the step, because `weight_N` comes
     from the lengths of the whole step.
@@ -48,6 +50,7 @@ def weighted_loss(
         weight_N: weight of each sequence's tokens; 0 takes a sequence out.
         keep_T: tokens that train (all, if None).
         entropy_weight: 1 / trainable tokens of the step, for the entropy bonus.
+        nll_weight_N: v, the weight of each sequence's tokens in `positive_nll`.
     """
     weight_T = weight_N[x.seq_T]
     if not (weight_N > 0).all():
@@ -89,4 +92,10 @@ def weighted_loss(
     if isinstance(parts.entropy, EntropyBonus):
         assert entropy_T is not None, "an entropy bonus needs entropies"
         loss = loss - parts.entropy.coef * entropy_weight * entropy_T.sum()
+    if nll_weight_N is not None:
+        nll_weight_T = nll_weight_N[x.seq_T].to(x.logp_T.dtype)
+        loss = loss - (nll_weight_T * x.logp_T).sum()
+        counted_T = nll_weight_T > 0
+        nll = -float(x.logp_T.detach()[counted_T].sum())
+        metrics["loss/positive_nll"] = Metric(nll, int(counted_T.sum()))
     return loss, TokenLoss(total_T, metrics)

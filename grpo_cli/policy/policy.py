@@ -161,8 +161,27 @@ class Policy:
     ) -> tuple[Tensor, Tensor]:
         """Log-probability (with gradient, if enabled) and entropy of every completion token, (T,).
 
+        Logits exist for completion tokens only.
+        """
+        ids_T = torch.tensor([t for c in completions for t in c], device=self.device)
+        return chosen_logprob(
+            self.hidden(adapter, prompts, completions).to(self.head.weight.dtype),
+            self.head,
+            ids_T,
+            temperature,
+            entropy_grad=entropy_grad,
+        )
+
+    def hidden(
+        self,
+        adapter: str | None,
+        prompts: Sequence[tuple[int, ...]],
+        completions: Sequence[tuple[int, ...]],
+    ) -> Tensor:
+        """Last hidden state of the position before every completion token, (T, D).
+
         One forward pass over right-padded rows: under a causal mask padding on the right cannot
-        reach a real token, so no attention mask is needed. Logits exist for completion tokens only.
+        reach a real token, so no attention mask is needed.
         """
         width = max(len(p) + len(c) for p, c in zip(prompts, completions, strict=True))
         rows = [[*p, *c] for p, c in zip(prompts, completions, strict=True)]
@@ -171,16 +190,9 @@ class Policy:
         position_T = [
             len(p) + j - 1 for p, c in zip(prompts, completions, strict=True) for j in range(len(c))
         ]
-        ids_T = torch.tensor([t for c in completions for t in c], device=self.device)
         with self.using(adapter):
-            hidden = self.body(input_ids=ids, use_cache=False).last_hidden_state
-        return chosen_logprob(
-            hidden[row_T, position_T].to(self.head.weight.dtype),
-            self.head,
-            ids_T,
-            temperature,
-            entropy_grad=entropy_grad,
-        )
+            hidden: Tensor = self.body(input_ids=ids, use_cache=False).last_hidden_state
+        return hidden[row_T, position_T]
 
     def render(self, messages: Sequence[Message]) -> tuple[int, ...]:
         """Prompt token ids of a chat, up to where the assistant starts to write."""

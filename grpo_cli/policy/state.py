@@ -34,7 +34,7 @@ def load_adapter(folder: Path, policy: Policy, adapter: str) -> None:
     Raises:
         GrpoError: GR204 when the tensors are not those of this adapter.
     """
-    _copy(load_file(folder / "adapter_model.safetensors"), policy.parameters(adapter), folder)
+    copy_into(load_file(folder / "adapter_model.safetensors"), policy.parameters(adapter), folder)
 
 
 def save_optimizer(
@@ -66,11 +66,16 @@ def load_optimizer(
             }
 
 
-def _copy(
+def copy_into(
     tensors: Mapping[str, torch.Tensor],
     parameters: Mapping[str, torch.nn.Parameter],
     folder: Path,
 ) -> None:
+    """Copy tensors into parameters of the same names and shapes.
+
+    Raises:
+        GrpoError: GR204 when they are not.
+    """
     shapes = {k: tuple(t.shape) for k, t in tensors.items()}
     if shapes != {k: tuple(p.shape) for k, p in parameters.items()}:
         raise error(

@@ -15,6 +15,7 @@ def explain(recipe: Recipe) -> list[tuple[str, str, str]]:
     """Symbol, formula with its numbers, source: the loss of a recipe, part by part."""
     optim = recipe.optim
     old = "sampler" if recipe.correction.bypass else "policy before the batch's first update"
+    critic, nll = recipe.critic, recipe.positive_nll
     parts = (
         ("ell", recipe.objective),
         ("A", recipe.advantage),
@@ -31,6 +32,10 @@ def explain(recipe: Recipe) -> list[tuple[str, str, str]]:
         ("r", f"exp(log pi - log pi_old), pi_old = the {old}", ""),
         *((symbol, part.formula(), part.source) for symbol, part in parts),
     ]
+    if critic.kind != "none":
+        rows.append(("V", critic.formula(), critic.source))
+    if nll.weight:
+        rows.append(("NLL", nll.formula(), nll.source))
     if recipe.correction.kind != "none":
         top = "pi" if recipe.correction.bypass else "pi_old"
         rows.append(("rho", f"{top} / sampler, detached", ""))

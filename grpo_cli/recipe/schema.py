@@ -18,9 +18,12 @@ from grpo_cli.objective.aggregate import Aggregate, SeqMean
 from grpo_cli.objective.base import Objective
 from grpo_cli.objective.correction import CorrectionSettings, NoCorrection
 from grpo_cli.objective.entropy import Entropy, NoEntropy
+from grpo_cli.objective.gae import Critic, NoCritic
 from grpo_cli.objective.kinds import objective_kinds
 from grpo_cli.objective.kl import Kl
+from grpo_cli.objective.positive_nll import PositiveNll
 from grpo_cli.objective.shaping import NoOverlong, Overlong
+from grpo_cli.recipe.agree import disagreement
 from grpo_cli.recipe.control import Control, NoControl
 from grpo_cli.recipe.task_schema import ArithmeticTask as ArithmeticTask
 from grpo_cli.recipe.task_schema import Task
@@ -275,6 +278,8 @@ class Recipe(Node):
     control: Control = NoControl()
 
     optim: Optim
+    critic: Critic = NoCritic()
+    positive_nll: PositiveNll = PositiveNll()
 
     model: Model
     device: Literal["auto", "cpu", "cuda"] = "auto"
@@ -292,33 +297,9 @@ class Recipe(Node):
     health: Health = Health()
 
     @model_validator(mode="after")
-    def _correction_fits_objective(self) -> Recipe:
-        weighs = self.correction.kind not in ("none", "opsm")
-        if self.correction.bypass and weighs and self.objective.kind != "reinforce":
-            raise ValueError(
-                f"correction.bypass makes the ratio of objective `{self.objective.kind}` policy / "
-                f"sampler already; correction `{self.correction.kind}` would weigh it twice: use "
-                "kind `none`, or objective.kind `reinforce`"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _mean_scale_needs_rewards_above_zero(self) -> Recipe:
-        penalised = self.overlong.kind in ("hard", "soft") or self.kl.in_reward
-        if self.advantage.scale == "mean" and penalised:
-            raise ValueError(
-                "advantage.scale `mean` divides by the group's mean reward, which a length penalty "
-                "or a KL in the reward can push below 0: every advantage would change its sign"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _minibatches_have_groups(self) -> Recipe:
-        if self.optim.minibatches > self.sampling.prompts_per_step:
-            raise ValueError(
-                f"optim.minibatches is {self.optim.minibatches}, but a batch has only "
-                f"{self.sampling.prompts_per_step} groups (sampling.prompts_per_step)"
-            )
+    def _keys_agree(self) -> Recipe:
+        if problem := disagreement(self):
+            raise ValueError(problem)
         return self
 
     def tree(self) -> dict[str, Any]:
@@ -342,10 +323,12 @@ ALGORITHM_KEYS = frozenset(
         "setup",
         "objective",
         "advantage",
+        "critic",
         "aggregate",
         "kl",
         "correction",
         "entropy",
+        "positive_nll",
         "overlong",
         "filter",
         "control",

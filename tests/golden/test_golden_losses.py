@@ -18,6 +18,7 @@ from grpo_cli.objective.advantage import Advantage, advantages
 from grpo_cli.objective.aggregate import Aggregate, weights
 from grpo_cli.objective.correction import CorrectionSettings, correct, effective_sample_size
 from grpo_cli.objective.entropy import Entropy
+from grpo_cli.objective.gae import ValueCritic, gae, policy_lambda, value_loss, whitened
 from grpo_cli.objective.kinds import objective_kinds
 from grpo_cli.objective.kl import Kl, kl_estimate
 from grpo_cli.objective.loss import Parts, weighted_loss
@@ -35,14 +36,12 @@ ADVANTAGE_CASES = {case["id"]: case for case in GOLDEN["advantage_cases"]}
 NOT_OFFERED = {
     "prime_rl_default": "its gradient is dppo's in bypass mode plus a penalty on the squared log "
     "ratio, which the runner does not have",
-    "vapo_policy": "needs a critic",
     "gdpo_trl": "needs several rewards per sample; the runner has one verifier and one reward",
     "passk_verl": "trains for pass@k: only the best sample of a group gets an advantage",
 }
 """Policy-loss and advantage cases that are not run, with the reason."""
 
 GROUPS_NOT_OFFERED = {
-    "gae": "needs a critic",
     "r3_gating": "routing replay of mixture-of-experts models",
     "reward_cases.dsmath_v2_verifier": "needs a second model that grades proofs",
     "reward_cases.dsmath_v2_generator": "needs a second model that grades proofs",
@@ -80,6 +79,7 @@ class Setup:
     correction: Any = field(default_factory=lambda: corr("none"))
     advantage: Advantage | None = None
     on_policy: bool = False
+    positive_nll: float = 0.0
 
     @property
     def parts(self) -> Parts:
@@ -95,6 +95,7 @@ TOKEN_KEEP = agg("token_mean", masked_in_denominator=True)
 
 SETUPS = {
     "grpo": Setup(PPO, SEQ),
+    "vapo_policy": Setup(HIGHER, TOKEN, positive_nll=0.1),
     "grpo_kl_k3": Setup(PPO, SEQ, Kl(beta=0.04, kind="k3")),
     "grpo_kl_unbiased": Setup(PPO, SEQ, Kl(beta=0.04, kind="k3_weighted")),
     "grpo_kl_k3plus": Setup(PPO, SEQ, Kl(beta=0.04, kind="k3_plus")),
@@ -262,6 +263,11 @@ def run(
         full_length_N=x.length_N,
         prompt_N=x.prompt_N,
     )
+    nll_weight_N = None
+    if setup.positive_nll:
+        right_N = torch.zeros_like(x.length_N)
+        right_N[CASES[name]["params"]["correct"]] = 1
+        nll_weight_N = setup.positive_nll / (right_N * x.length_N).sum() * right_N.double()
     total, metrics = 0.0, {}
     for start in range(0, len(x.length_N), micro_batch):
         rows = slice(start, start + micro_batch)
@@ -279,6 +285,7 @@ def run(
             weight_N=weight_N[rows],
             ref_logp_T=x.ref_T[here_T],
             sampler_logp_T=x.sampler_T[here_T],
+            nll_weight_N=None if nll_weight_N is None else nll_weight_N[rows],
         )
         loss.backward()
         total += loss.item()
@@ -305,6 +312,7 @@ def test_every_group_of_the_file_is_run_or_listed() -> None:
         "inputs",
         "policy_loss_cases",
         "advantage_cases",
+        "gae",
         "onpolicy_token_weight",
         "kl_tokenwise",
         "kl_expectation",
@@ -550,3 +558,42 @@ def test_mismatch_metrics() -> None:
 def test_pass_at_k() -> None:
     for case in GOLDEN["misc"]["pass_at_k"]:
         assert pass_at_k(case["n"], case["c"], case["k"]) == pytest.approx(case["expected"])
+
+
+def test_gae_for_policy_and_critic() -> None:
+    case = GOLDEN["gae"]
+    mask = torch.tensor(case["mask"]).bool()
+    length_N = mask.sum(1)
+
+    def flat(padded: list[list[float]]) -> Tensor:
+        return torch.tensor(padded, dtype=torch.float64)[mask]
+
+    reward_T, value_T = flat(case["rewards"]), flat(case["values"])
+    for name, lam in (("critic_lambda_1", 1.0), ("policy_lambda_095", 0.95)):
+        lambda_N = torch.full((len(length_N),), lam, dtype=torch.float64)
+        adv_T = gae(reward_T, value_T, length_N, case["gamma"], lambda_N)
+        assert (adv_T - flat(case[name]["advantages"])).abs().max() < 1e-7
+        if "returns" in case[name]:
+            assert (adv_T + value_T - flat(case[name]["returns"])).abs().max() < 1e-7
+        else:
+            want = flat(case[name]["whitened_verl"])
+            assert (whitened(adv_T) - want).abs().max() < 1e-7
+
+
+def test_length_adaptive_lambda() -> None:
+    case = GOLDEN["gae"]["length_adaptive"]
+    settings = ValueCritic(length_alpha=case["alpha"])
+    found = policy_lambda(torch.tensor(case["lengths"]), settings)
+    assert found.tolist() == pytest.approx(case["lam_clamped"], abs=1e-7)
+
+
+def test_clipped_value_loss() -> None:
+    case = GOLDEN["gae"]["value_loss"]
+    mask = torch.tensor(GOLDEN["gae"]["mask"]).bool()
+    value, old, target = (
+        torch.tensor(case[key], dtype=torch.float64)[mask]
+        for key in ("vpreds", "old_values", "returns")
+    )
+    loss_T, stopped_T = value_loss(value, old, target, case["cliprange_value"])
+    assert float(loss_T.mean()) == pytest.approx(case["expected_half_token_mean"], abs=1e-7)
+    assert float(stopped_T.double().mean()) == pytest.approx(case["clipfrac"], abs=1e-7)

@@ -17,6 +17,7 @@ class Gmpo(Objective):
     """
 
     kind: Literal["gmpo"] = "gmpo"
+    sequence_level: ClassVar[bool] = True
     source: ClassVar[str] = "arXiv:2507.20673"
     low: float = Field(0.4, ge=0)
     """Lowest log ratio of a token where A < 0."""

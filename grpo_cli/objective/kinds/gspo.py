@@ -19,6 +19,7 @@ class Gspo(Objective):
     """
 
     kind: Literal["gspo"] = "gspo"
+    sequence_level: ClassVar[bool] = True
     source: ClassVar[str] = "arXiv:2507.18071 Eq. 5 and 7"
     low: float = Field(3e-4, ge=0, le=1)
     """Lower bound 1 - low of the sequence ratio; acts where A < 0."""

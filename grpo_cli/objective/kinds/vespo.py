@@ -18,6 +18,7 @@ class Vespo(Objective):
     """
 
     kind: Literal["vespo"] = "vespo"
+    sequence_level: ClassVar[bool] = True
     source: ClassVar[str] = "arXiv:2602.10693"
     k_pos: float = Field(2.0, ge=0)
     """Exponent where A >= 0."""

@@ -1,0 +1,69 @@
+"""What no single key of a recipe can say: which choices exclude each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from grpo_cli.recipe.schema import Recipe
+
+
+def disagreement(recipe: Recipe) -> str | None:
+    """The first pair of choices that contradict each other, and what to do; None if none does."""
+    for rule in (_correction, _mean_scale, _critic, _minibatches):
+        for problem in rule(recipe):
+            return problem
+    return None
+
+
+def _correction(recipe: Recipe) -> Iterator[str]:
+    kind, correction = recipe.objective.kind, recipe.correction
+    weighs = correction.kind not in ("none", "opsm")
+    if correction.bypass and weighs and kind != "reinforce":
+        yield (
+            f"correction.bypass makes the ratio of objective `{kind}` policy / sampler already; "
+            f"correction `{correction.kind}` would weigh it twice: use kind `none`, or "
+            "objective.kind `reinforce`"
+        )
+
+
+def _mean_scale(recipe: Recipe) -> Iterator[str]:
+    penalised = recipe.overlong.kind in ("hard", "soft") or recipe.kl.in_reward
+    if recipe.advantage.scale == "mean" and penalised:
+        yield (
+            "advantage.scale `mean` divides by the group's mean reward, which a length penalty "
+            "or a KL in the reward can push below 0: every advantage would change its sign"
+        )
+
+
+def _critic(recipe: Recipe) -> Iterator[str]:
+    has_critic = recipe.critic.kind == "value"
+    if has_critic != (recipe.advantage.baseline == "critic"):
+        yield (
+            "critic.kind `value` and advantage.baseline `critic` belong together: one is "
+            "the critic, the other says that the advantages come from it"
+        )
+    if not has_critic:
+        return
+    if recipe.advantage.scale not in ("none", "batch_tokens"):
+        yield (
+            f"advantage.scale `{recipe.advantage.scale}` divides by the rewards' deviation; with "
+            "a critic use `batch_tokens` (whitening over the tokens) or `none`"
+        )
+    by_sequence = recipe.objective.sequence_level
+    if by_sequence or recipe.correction.kind == "opsm":
+        name = recipe.objective.kind if by_sequence else recipe.correction.kind
+        yield (
+            f"critic: `{name}` reads one advantage per sequence, and a critic gives one per "
+            "token; use a token-level objective such as `clip`"
+        )
+
+
+def _minibatches(recipe: Recipe) -> Iterator[str]:
+    groups = recipe.sampling.prompts_per_step
+    if recipe.optim.minibatches > groups:
+        yield (
+            f"optim.minibatches is {recipe.optim.minibatches}, but a batch has only {groups} "
+            "groups (sampling.prompts_per_step)"
+        )
