@@ -103,8 +103,9 @@ class Critic:
                     )
                 )
                 add("value/clipped_frac", Metric(clipped, num_tokens))
-                if not (math.isfinite(total) and math.isfinite(norm)):
-                    add("value/nonfinite", Metric(1, 1))
+                finite = math.isfinite(total) and math.isfinite(norm)
+                add("value/nonfinite_frac", Metric(not finite, 1))
+                if not finite:
                     continue
                 if epoch == 0:
                     add("value/loss", Metric(total * num_tokens, num_tokens))

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import get_args
 
 from grpo_cli.errors import error
-from grpo_cli.health import panel_sampled, panel_system, panel_trained
+from grpo_cli.health import panel_sampled, panel_system, panel_trained, panel_value
 from grpo_cli.health.panel_info import Area, MetricInfo
 
 AREAS: tuple[str, ...] = get_args(Area)
@@ -27,6 +27,7 @@ PANEL: tuple[MetricInfo, ...] = tuple(
             *panel_trained.POLICY,
             *panel_trained.RATIO,
             *panel_trained.LOSS,
+            *panel_value.VALUE,
             *panel_trained.CORRECTION,
             *panel_system.MISMATCH,
             *panel_system.TIME,

@@ -160,6 +160,14 @@ LOSS: tuple[MetricInfo, ...] = (
         when="steps with an update",
     ),
     MetricInfo(
+        "loss/positive_nll",
+        "optimisation",
+        "mean of -log pi over the trained tokens of answers with score 1",
+        "nats per token",
+        "what `positive_nll.weight` multiplies",
+        when="positive_nll.weight above 0, and a right answer to train on",
+    ),
+    MetricInfo(
         "loss/weight_sum",
         "optimisation",
         "mean over the optimizer steps of the sum over trained tokens of their weight",
