@@ -14,20 +14,23 @@ from peft import LoraConfig
 from peft.utils.transformers_weight_conversion import convert_peft_config_for_transformers
 
 from grpo_cli.errors import GrpoError, error
+from grpo_cli.policy.routing import is_router
 
 
 def linear_names(causal: torch.nn.Module) -> list[str]:
     """What `lora.targets: all-linear` stands for, so that experts and routers stay frozen.
 
-    Every `nn.Linear` but the vocabulary projection, without those whose name PEFT takes for an
-    expert's (a shared expert, a dense layer among routed ones). To be asked before there is an
-    adapter.
+    Every `nn.Linear` but the vocabulary projection and routers, without those whose name PEFT takes
+    for an expert's (in DeepSeek-V3 the shared expert). To be asked before there is an adapter.
     """
     head = causal.get_output_embeddings()  # type: ignore[operator]
+    routers = [m for m in causal.modules() if is_router(m)]
+    # PhiMoE's router is a linear layer itself.
+    left_out = {id(head), *(id(part) for router in routers for part in router.modules())}
     names = [
         name
         for name, module in causal.named_modules()
-        if isinstance(module, torch.nn.Linear) and module is not head
+        if isinstance(module, torch.nn.Linear) and id(module) not in left_out
     ]
     return sorted(_as_peft_reads(causal, names).target_modules or ())
 

@@ -127,6 +127,11 @@ class Routers:
         return hook
 
 
+def is_router(module: torch.nn.Module) -> bool:
+    """Whether a module is called a router; `find_routers` looks at what it returns."""
+    return bool(_NAME.search(type(module).__name__))
+
+
 def find_routers(body: torch.nn.Module, device: torch.device) -> Routers | None:
     """The routers of a decoder, or None when it has none (a dense model: no pass is run).
 
@@ -134,7 +139,7 @@ def find_routers(body: torch.nn.Module, device: torch.device) -> Routers | None:
     (S, E), weights (S, K) and experts (S, K) with K < E, in any order, as in Qwen3-MoE, Mixtral and
     OLMoE of transformers 5. One small pass shows that, and which formula makes the weights.
     """
-    named = [m for m in body.modules() if _NAME.search(type(m).__name__)]
+    named = [m for m in body.modules() if is_router(m)]
     if not named:
         return None
     outputs: dict[torch.nn.Module, Any] = {}

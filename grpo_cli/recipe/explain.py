@@ -37,7 +37,7 @@ def explain(recipe: Recipe) -> list[tuple[str, str, str]]:
     if nll.weight:
         rows.append(("NLL", nll.formula(), nll.source))
     if recipe.moe.replay != "off":
-        rows.append(("routing", recipe.moe.formula(), "R3 arXiv:2510.11370 Eq. 7"))
+        rows.append(("routing", recipe.moe.formula(), "R3 arXiv:2510.11370"))
     if recipe.correction.kind != "none":
         top = "pi" if recipe.correction.bypass else "pi_old"
         rows.append(("rho", f"{top} / sampler, detached", ""))

@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from transformers import Glm4MoeConfig, Glm4MoeForCausalLM
 
 from grpo_cli.batch import build_batch
 from grpo_cli.errors import GrpoError
 from grpo_cli.policy.policy import Policy, load_policy
-from grpo_cli.policy.routing import require_routers
+from grpo_cli.policy.routing import find_routers, require_routers
 from grpo_cli.recipe.load import load
 from grpo_cli.recipe.moe import Moe
 from grpo_cli.recipe.schema import Lora, Model, Recipe
@@ -215,6 +216,33 @@ def test_adapters_leave_experts_and_routers_alone(folders) -> None:
         policy = load_policy(Model(id=str(folders("qwen3"))), "cpu")
         with pytest.raises(GrpoError, match=r"GR201.*experts or routers"):
             policy.add_adapter("arm0", Lora(targets=targets), 0)
+
+
+def test_routers_with_another_gate_are_measured_and_not_replayed() -> None:
+    config = Glm4MoeConfig(
+        vocab_size=32,
+        hidden_size=32,
+        intermediate_size=32,
+        moe_intermediate_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        head_dim=16,
+        num_local_experts=8,
+        num_experts_per_tok=2,
+        first_k_dense_replace=1,
+        pad_token_id=0,
+    )
+    model = Glm4MoeForCausalLM(config)
+    routers = find_routers(model.base_model, torch.device("cpu"))
+    assert routers is not None
+    assert (routers.num_layers, routers.renormalised) == (1, None)
+    with routers.watch() as seen:
+        model(input_ids=torch.arange(5)[None])
+    assert seen.experts().shape == (5, 1, 2)
+    require_routers(routers, Moe(), "glm")
+    with pytest.raises(GrpoError, match=r"GR201.*softmax"):
+        require_routers(routers, Moe(replay="sampler"), "glm")
 
 
 def test_vllm_is_refused_for_replay_of_the_sampler_only() -> None:
