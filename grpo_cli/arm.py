@@ -13,6 +13,7 @@ from grpo_cli.critic import Critic
 from grpo_cli.errors import error
 from grpo_cli.objective.gae import ValueCritic
 from grpo_cli.policy.policy import Policy
+from grpo_cli.policy.routing import require_routers
 from grpo_cli.policy.state import load_adapter, load_optimizer, save_adapter, save_optimizer
 from grpo_cli.recipe.control import RandomReward
 from grpo_cli.recipe.schema import Recipe
@@ -49,6 +50,7 @@ class Arm:
         self.adapter = adapter
         self.progress = Progress()
         self._base_rate: float | None = None
+        require_routers(policy.routers, recipe.moe, recipe.model.id)
         policy.add_adapter(adapter, recipe.lora, seed)
         self._policy = policy
         self._parameters = policy.parameters(adapter)

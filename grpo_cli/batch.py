@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from grpo_cli.critic import Critic
-from grpo_cli.forward import Forward, joined
+from grpo_cli.forward import Forward, forward_of, joined
 from grpo_cli.objective.advantage import advantages
 from grpo_cli.objective.aggregate import minibatch_of
 from grpo_cli.objective.gae import gae, policy_lambda, whitened
@@ -18,7 +18,7 @@ from grpo_cli.objective.shaping import masks_truncated
 from grpo_cli.policy.policy import Policy
 from grpo_cli.recipe.schema import Recipe
 from grpo_cli.rollout.collect import is_truncated
-from grpo_cli.types import Batch, ScoredGroup
+from grpo_cli.types import Batch, Completion, ScoredGroup
 
 
 def build_batch(
@@ -52,10 +52,11 @@ def build_batch(
         full_length_N=full_length_N,
         prompt_N=prompt_N,
         right_N=torch.tensor([v.score == 1 for v in verdicts]),
+        routing_N=_routing(completions),
     )
     k1_of: dict[int, Tensor] = {}
     if recipe.kl.in_reward:
-        k1_of = _kl_to_reference(Forward(policy, batch, recipe), adapter, reference)
+        k1_of = _kl_to_reference(forward_of(policy, batch, recipe, adapter), adapter, reference)
         kl_N = torch.zeros_like(reward_N)
         for n, k1_T in k1_of.items():
             kl_N[n] = k1_T.sum()
@@ -72,6 +73,11 @@ def build_batch(
     )
     batch.adv_N.copy_(adv_N)
     return batch
+
+
+def _routing(completions: Sequence[Completion]) -> tuple[Tensor, ...] | None:
+    found = [c.routing for c in completions if c.routing is not None]
+    return tuple(found) if found and len(found) == len(completions) else None
 
 
 def _with_values(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from grpo_cli.policy.policy import Policy
 from grpo_cli.recipe.schema import Recipe
+from grpo_cli.routes import Routes, routes_for
 from grpo_cli.types import Batch
 
 
@@ -20,18 +22,22 @@ class Forward:
     policy: Policy
     batch: Batch
     recipe: Recipe
+    routes: Routes | None = None
+    """With a mixture of experts: how the passes of the trained adapter are routed."""
 
     def logprobs(
         self, rows: Sequence[int], adapter: str | None, *, entropy_grad: bool = False
     ) -> tuple[Tensor, Tensor]:
         """Log-probability and entropy of every token of the rows, both (T,)."""
-        return self.policy.logprobs(
-            adapter,
-            [self.batch.prompt_ids_N[n] for n in rows],
-            [self.batch.completion_ids_N[n] for n in rows],
-            self.recipe.sampling.temperature,
-            entropy_grad=entropy_grad,
-        )
+        routes = self.routes if self.routes and adapter == self.routes.adapter else None
+        with routes.during(rows) if routes else nullcontext():
+            return self.policy.logprobs(
+                adapter,
+                [self.batch.prompt_ids_N[n] for n in rows],
+                [self.batch.completion_ids_N[n] for n in rows],
+                self.recipe.sampling.temperature,
+                entropy_grad=entropy_grad,
+            )
 
     def lengths(self, rows: Sequence[int]) -> list[int]:
         """Tokens of each row."""
@@ -55,6 +61,12 @@ class Forward:
             rows.append(n)
         if rows:
             yield rows
+
+
+def forward_of(policy: Policy, batch: Batch, recipe: Recipe, adapter: str) -> Forward:
+    """The passes that train `adapter` on the batch."""
+    routes = routes_for(policy.routers, recipe.moe.replay, adapter, batch)
+    return Forward(policy, batch, recipe, routes)
 
 
 def joined(values: Mapping[int, Tensor], rows: Sequence[int]) -> Tensor:

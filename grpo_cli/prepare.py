@@ -21,7 +21,7 @@ from grpo_cli.errors import GrpoError, error
 from grpo_cli.policy.source import model_fingerprint
 from grpo_cli.recipe.locate import verifiers_dir
 from grpo_cli.recipe.schema import Recipe, VerifierChoice
-from grpo_cli.rollout.choose import engine_kind, make_engine
+from grpo_cli.rollout.choose import engine_kind, make_engine, require_routing
 from grpo_cli.rollout.disturbed import disturbance, disturbed
 from grpo_cli.tasks import Task, task_fingerprint
 from grpo_cli.track import default_uri
@@ -80,7 +80,12 @@ def open_judge(recipe: Recipe) -> Judge:
 def identity(
     recipe: Recipe, verifier: LoadedVerifier, plugins: Mapping[str, str]
 ) -> dict[str, str]:
-    """What a run depends on besides its recipe, as a run folder remembers it."""
+    """What a run depends on besides its recipe, as a run folder remembers it.
+
+    Raises:
+        GrpoError: GR241 for an engine that lacks what the recipe needs of it.
+    """
+    require_routing(recipe)
     return {
         "model": model_fingerprint(recipe.model),
         "verifier": verifier.sha256,

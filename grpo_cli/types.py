@@ -70,6 +70,9 @@ class Completion:
     logp: tuple[float, ...]
     finish: Finish
     adapter_version: int
+    routing: Tensor | None = field(default=None, compare=False, repr=False)
+    """With a mixture of experts: the experts of every position of prompt and completion but the
+    last, (positions, layers, experts per token) int16."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +140,8 @@ class Batch:
     """With a critic: trained sequence -> the critic's target at each token."""
     right_N: Tensor | None = None
     """Whether the verifier gave the full score."""
+    routing_N: tuple[Tensor, ...] | None = None
+    """`Completion.routing` of each sequence, where the sampler recorded it."""
 
 
 @dataclass(frozen=True, slots=True)

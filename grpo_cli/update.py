@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from grpo_cli.batch import minibatches
-from grpo_cli.forward import Forward, joined
+from grpo_cli.forward import Forward, forward_of, joined
 from grpo_cli.objective.aggregate import denominator, weights
 from grpo_cli.objective.correction import GeoRs, correct
 from grpo_cli.objective.entropy import EntropyBonus, TopQuantile
@@ -25,8 +25,9 @@ from grpo_cli.types import Batch, Metric, Tokens
 from grpo_cli.update_result import UpdateResult
 
 _NOTHING = torch.zeros(0)
-_KL_BASE_SEQUENCES = 32
-"""Most sequences on which the distance to the base model is measured: a forward pass each."""
+_MEASURED_SEQUENCES = 32
+"""Most sequences on which the distance to the base model and the drift of the routing are
+measured: a forward pass each."""
 
 
 def update(
@@ -47,7 +48,7 @@ def update(
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     before = [p.detach().clone() for p in parameters]
     result = UpdateResult(nonfinite_in_a_row=nonfinite_in_a_row)
-    forward = Forward(policy, batch, recipe)
+    forward = forward_of(policy, batch, recipe, adapter)
     learner = _Learner(forward, adapter, reference, batch, recipe, result, result.learner_logp)
     parts = minibatches(batch, recipe.optim.minibatches)
     # Unless something is needed before it trains, the first minibatch needs no pass of its own:
@@ -64,6 +65,7 @@ def update(
             if result.nonfinite_in_a_row < recipe.optim.max_nonfinite:
                 learner.step(part, optimizer, first_pass=epoch == 0)
     learner.measure_kl_to_base()
+    learner.measure_routing()
     moved = [(p.detach() - old).norm() for p, old in zip(parameters, before, strict=True)]
     result.update_norm = float(torch.stack(moved).norm())
     return result
@@ -98,16 +100,29 @@ class _Learner:
     @torch.no_grad()
     def measure_kl_to_base(self) -> None:
         """KL(policy before the first step, base) on a part of the sequences, taken evenly."""
-        trained = sorted(self.learned)
-        count = min(len(trained), _KL_BASE_SEQUENCES)
-        for rows in self.forward.micro_batches(
-            [trained[i * len(trained) // count] for i in range(count)]
-        ):
+        for rows in self.forward.micro_batches(self._sample()):
             base_T, _ = self.forward.logprobs(rows, None)
             # In float32 the sum of k3's terms would round away what a few small steps move.
             learned_T, base_T = joined(self.learned, rows).double(), base_T.double()
             k3_T = kl_estimate("k3", learned_T, base_T, learned_T)
             self.result.add({"policy/kl_base": Metric(float(k3_T.sum()), len(k3_T))})
+
+    @torch.no_grad()
+    def measure_routing(self) -> None:
+        """What the steps changed in the routing of the same sequences; nothing if it is dense."""
+        routes = self.forward.routes
+        if routes is None:
+            return
+        routes.measures_update = True
+        for rows in self.forward.micro_batches(self._sample()):
+            self.forward.logprobs(rows, self.adapter)
+        self.result.routing = routes.scalars()
+
+    def _sample(self) -> list[int]:
+        """A part of the trained sequences, taken evenly."""
+        trained = sorted(self.learned)
+        count = min(len(trained), _MEASURED_SEQUENCES)
+        return [trained[i * len(trained) // count] for i in range(count)]
 
     def step(
         self, part: Sequence[int], optimizer: torch.optim.Optimizer, *, first_pass: bool

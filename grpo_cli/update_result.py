@@ -24,6 +24,8 @@ class UpdateResult:
     """Index of a trained sequence -> its log-probabilities before the batch's first update."""
     update_norm: float = 0.0
     """L2 norm of the change of the adapter's parameters over all steps of the batch."""
+    routing: dict[str, float] = field(default_factory=dict)
+    """The `moe/*` metrics of a mixture of experts."""
     updates: int = 0
     without_signal: int = 0
     nonfinite: int = 0
@@ -59,7 +61,7 @@ class UpdateResult:
             found["correction/ess_token"] = effective_sample_size(torch.cat(self.log_rhos))
             by_sequence = torch.stack([log_rho_T.double().sum() for log_rho_T in self.log_rhos])
             found["correction/ess_seq"] = effective_sample_size(by_sequence)
-        return found
+        return found | self.routing
 
 
 def _quantile(ordered_T: Tensor, share: float) -> float:

@@ -24,17 +24,17 @@ class Missing:
 _ROWS = (
     Missing(
         "r3",
-        "R3, replay of the sampler's routing (arXiv:2510.11370)",
-        "the sourced remedy for routing drift",
-        "the sequence ratio of `gspo`",
-        key="replay",
+        "R3, replay of the sampler's routing (arXiv:2510.11370), with vLLM",
+        "the sourced remedy for routing drift, but the experts of a token are not read from vLLM",
+        "`moe.replay: learner` (R2) with any engine, `moe.replay: sampler` (R3) with transformers",
         recipe="r3",
     ),
     Missing(
         "moe-setup",
         "a setup with a mixture of experts",
-        "none is shipped and none was trained here: check that the adapters reach the experts",
-        "a setup file of your own with lora.targets by name",
+        "none is shipped and none of real size was trained here; adapters reach linear layers, "
+        "experts and routers stay frozen",
+        "a setup file of your own (docs/moe.md)",
     ),
     Missing(
         "critic",

@@ -88,6 +88,10 @@ RECIPES = (
         against=("r3-table", "gspo-diverges", "gspo-length"),
         misread=("gspo-product", "gspo-qwen3"),
         missing=("r3", "moe-setup"),
+        notes=(
+            "With your model add `--set moe.replay=learner` when a batch has several updates and "
+            "moe/update_drift is not near 0 (docs/moe.md); the tiny world is dense and refuses it.",
+        ),
     ),
     Rule(
         {"task": ("pretraining",)},

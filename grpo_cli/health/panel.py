@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import get_args
 
 from grpo_cli.errors import error
-from grpo_cli.health import panel_sampled, panel_system, panel_trained, panel_value
+from grpo_cli.health import panel_moe, panel_sampled, panel_system, panel_trained, panel_value
 from grpo_cli.health.panel_info import Area, MetricInfo
 
 AREAS: tuple[str, ...] = get_args(Area)
@@ -30,6 +30,7 @@ PANEL: tuple[MetricInfo, ...] = tuple(
             *panel_value.VALUE,
             *panel_trained.CORRECTION,
             *panel_system.MISMATCH,
+            *panel_moe.MOE,
             *panel_system.TIME,
             *panel_system.PROGRESS,
         ),

@@ -19,7 +19,9 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTra
 from grpo_cli.errors import GrpoError, error
 from grpo_cli.hub import hub_or_cache
 from grpo_cli.policy.chat import chat_text, turn_end
+from grpo_cli.policy.experts import linear_names, refuse_experts
 from grpo_cli.policy.logprob import chosen_logprob, upcast
+from grpo_cli.policy.routing import find_routers
 from grpo_cli.policy.source import model_path
 from grpo_cli.recipe.schema import Learner, Lora, Model
 from grpo_cli.seeds import seed63
@@ -53,6 +55,9 @@ class Policy:
         self._projection: torch.nn.Linear = model.get_output_embeddings()  # type: ignore[operator]
         self.head = _in_float32(self._projection) if fp32_head else self._projection
         self.eos_ids = _eos_ids(model, tokenizer)
+        self.routers = find_routers(self.body, device)
+        """Of a mixture of experts; None for a dense model."""
+        self._all_linear = "all-linear" if self.routers is None else linear_names(model)
         self._check_head()
 
     def _check_head(self) -> None:
@@ -76,7 +81,9 @@ class Policy:
         Raises:
             GrpoError: GR201 when `lora.targets` names no layer of this model.
         """
-        targets = lora.targets if lora.targets == "all-linear" else list(lora.targets)
+        targets = self._all_linear if lora.targets == "all-linear" else list(lora.targets)
+        if self.routers is not None:
+            refuse_experts(self.causal, targets)
         config = LoraConfig(
             r=lora.rank, lora_alpha=lora.alpha, target_modules=targets, task_type="CAUSAL_LM"
         )

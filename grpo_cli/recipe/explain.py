@@ -36,6 +36,8 @@ def explain(recipe: Recipe) -> list[tuple[str, str, str]]:
         rows.append(("V", critic.formula(), critic.source))
     if nll.weight:
         rows.append(("NLL", nll.formula(), nll.source))
+    if recipe.moe.replay != "off":
+        rows.append(("routing", recipe.moe.formula(), "R3 arXiv:2510.11370"))
     if recipe.correction.kind != "none":
         top = "pi" if recipe.correction.bypass else "pi_old"
         rows.append(("rho", f"{top} / sampler, detached", ""))

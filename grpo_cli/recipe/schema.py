@@ -25,6 +25,7 @@ from grpo_cli.objective.positive_nll import PositiveNll
 from grpo_cli.objective.shaping import NoOverlong, Overlong
 from grpo_cli.recipe.agree import disagreement
 from grpo_cli.recipe.control import Control, NoControl
+from grpo_cli.recipe.moe import Moe
 from grpo_cli.recipe.task_schema import ArithmeticTask as ArithmeticTask
 from grpo_cli.recipe.task_schema import Task
 
@@ -276,6 +277,7 @@ class Recipe(Node):
     overlong: Overlong = NoOverlong()
     filter: Filter = NoFilter()
     control: Control = NoControl()
+    moe: Moe = Moe()
 
     optim: Optim
     critic: Critic = NoCritic()
@@ -332,6 +334,7 @@ ALGORITHM_KEYS = frozenset(
         "overlong",
         "filter",
         "control",
+        "moe",
         "optim",
     }
 )

@@ -6,6 +6,7 @@ import importlib.util
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal
 
+from grpo_cli.errors import error
 from grpo_cli.recipe.schema import Recipe
 
 if TYPE_CHECKING:
@@ -26,6 +27,21 @@ def engine_kind(recipe: Recipe) -> EngineKind:
 def vllm_is_installed() -> bool:
     """Whether vLLM could be imported; does not import it."""
     return importlib.util.find_spec("vllm") is not None
+
+
+def require_routing(recipe: Recipe) -> None:
+    """Refuse `moe.replay: sampler` with an engine that does not hand the routing over.
+
+    Raises:
+        GrpoError: GR241 with vLLM.
+    """
+    if recipe.moe.replay == "sampler" and engine_kind(recipe) == "vllm":
+        raise error(
+            "GR241",
+            "moe.replay `sampler` needs the experts of every token from the sampler, and this "
+            "version does not get them from vLLM",
+            hint="--engine transformers, or moe.replay=learner",
+        )
 
 
 def make_engine(

@@ -126,6 +126,7 @@ def collect(
                         demand.adapter,
                         demand.recipe.sampling.max_tokens,
                         demand.recipe.sampling.temperature,
+                        routing=True,
                     )
                     for demand, prompt, prompt_ids in plan
                     for k in range(demand.recipe.sampling.group_size)

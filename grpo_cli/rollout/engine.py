@@ -22,6 +22,8 @@ class Request:
     adapter: str | None
     max_tokens: int
     temperature: float
+    routing: bool = False
+    """Record the experts of a mixture of experts, where the engine can."""
 
 
 @dataclass(frozen=True, slots=True)

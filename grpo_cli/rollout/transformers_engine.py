@@ -18,6 +18,7 @@ from transformers import DynamicCache
 from grpo_cli.errors import error
 from grpo_cli.policy.policy import Policy
 from grpo_cli.rollout.engine import Request, Scoring
+from grpo_cli.rollout.route_log import RouteLog
 from grpo_cli.types import Completion, Finish
 
 _SMALL_MODEL = 10_000_000
@@ -111,7 +112,10 @@ class TransformersEngine:
         logp_R: list[list[float]] = [[] for _ in rows]
         stopped = [False] * len(rows)
 
-        cache, mask, hidden = self._prefill(rows)
+        log = RouteLog(policy.routers if any(row.routing for row in rows) else None)
+        with log.watch():
+            cache, mask, hidden = self._prefill(rows)
+        log.prompts([row.prompt_ids for row in rows])
         alive = torch.arange(len(rows))  # rows of the original block that still decode
         finished = torch.zeros(len(rows), dtype=torch.bool)
         for t in range(int(limits.max())):
@@ -141,13 +145,15 @@ class TransformersEngine:
                 uniform_RT, temperature_R = uniform_RT[keep], temperature_R[keep]
                 alive, limits, finished = alive[keep], limits[keep], finished[keep]
             mask = torch.cat([mask, mask.new_ones(len(mask), 1)], dim=1)
-            hidden = policy.body(
-                input_ids=token_R[:, None],
-                attention_mask=mask,
-                position_ids=mask.sum(1, keepdim=True) - 1,
-                use_cache=True,
-                **{self._cache_argument: cache},
-            ).last_hidden_state[:, -1]
+            with log.watch():
+                hidden = policy.body(
+                    input_ids=token_R[:, None],
+                    attention_mask=mask,
+                    position_ids=mask.sum(1, keepdim=True) - 1,
+                    use_cache=True,
+                    **{self._cache_argument: cache},
+                ).last_hidden_state[:, -1]
+            log.tokens(alive.tolist(), finished.tolist())
         if not all(map(math.isfinite, chain.from_iterable(logp_R))):
             # Sampling would go on with arbitrary tokens, all wrong, and look like a bad policy.
             raise error(
@@ -163,8 +169,11 @@ class TransformersEngine:
                 logp=tuple(logp),
                 finish=Finish.STOP if stop else Finish.LENGTH,
                 adapter_version=self._versions.get(row.adapter or "", 0),
+                routing=log.of(i),
             )
-            for row, ids, logp, stop in zip(rows, ids_R, logp_R, stopped, strict=True)
+            for i, (row, ids, logp, stop) in enumerate(
+                zip(rows, ids_R, logp_R, stopped, strict=True)
+            )
         ]
 
     def _prefill(self, rows: Sequence[Request]) -> tuple[DynamicCache, Tensor, Tensor]:

@@ -24,6 +24,7 @@ from grpo_cli.objective.kl import Kl, kl_estimate
 from grpo_cli.objective.loss import Parts, weighted_loss
 from grpo_cli.objective.shaping import SoftOverlong, length_penalty
 from grpo_cli.policy.logprob import chosen_logprob
+from grpo_cli.policy.routing import replayed_gate
 from grpo_cli.recipe.locate import verifiers_dir
 from grpo_cli.stats import pass_at_k
 from grpo_cli.types import Metric, Status, Tokens
@@ -42,7 +43,6 @@ NOT_OFFERED = {
 """Policy-loss and advantage cases that are not run, with the reason."""
 
 GROUPS_NOT_OFFERED = {
-    "r3_gating": "routing replay of mixture-of-experts models",
     "reward_cases.dsmath_v2_verifier": "needs a second model that grades proofs",
     "reward_cases.dsmath_v2_generator": "needs a second model that grades proofs",
     "misc.scalerl_sigmoid": "a fit over many runs, outside the training loop",
@@ -318,6 +318,7 @@ def test_every_group_of_the_file_is_run_or_listed() -> None:
         "kl_expectation",
         "entropy",
         "mismatch_metrics",
+        "r3_gating",
         "reward_cases.soft_overlong",
         "reward_cases.soft_overlong_small",
         "reward_cases.rpt_prefix",
@@ -553,6 +554,28 @@ def test_mismatch_metrics() -> None:
     assert metrics["correction/weight_mean"].value == pytest.approx(
         1 + expected["k3"] - expected["kl_rollout_train"]
     )
+
+
+def test_r3_gating() -> None:
+    case = GOLDEN["r3_gating"]
+    train_E, infer_E, replay_E = (
+        torch.tensor(case[key], dtype=torch.float64)
+        for key in ("train_scores", "infer_scores", "gate_replay")
+    )
+    for chosen_by, want_E in (
+        (infer_E, replay_E),
+        (train_E, torch.tensor(case["gate_train_own"], dtype=torch.float64)),
+    ):
+        experts_K = chosen_by.topk(case["k"]).indices
+        logits_E = train_E.clone().requires_grad_()
+        gate_K = replayed_gate(logits_E[None], experts_K[None], renormalised=True)[0]
+        got_E = torch.zeros_like(train_E).scatter(0, experts_K, gate_K.detach())
+        assert (got_E - want_E).abs().max() < 1e-7
+        # The gradient of a softmax over the recorded experts, through the current logits.
+        (grad_E,) = torch.autograd.grad(gate_K[0], logits_E)
+        first_E = torch.zeros_like(train_E)
+        first_E[experts_K[0]] = 1
+        assert (grad_E - want_E[experts_K[0]] * (first_E - want_E)).abs().max() < 1e-7
 
 
 def test_pass_at_k() -> None:

@@ -32,7 +32,7 @@ def critic_of(policy: Policy, chosen: Recipe, name: str) -> Critic:
 
 
 def trained(policy: Policy, chosen: Recipe, scored: list[ScoredGroup], name: str) -> Critic:
-    """A critic that has seen the batch a few times, so that its values differ from token to token."""
+    """A critic that has seen the batch before, so that its values differ from token to token."""
     critic = critic_of(policy, chosen, name)
     for _ in range(3):
         batch = build_batch(policy, "arm0", None, scored, chosen, critic)
@@ -131,9 +131,7 @@ def test_kl_is_taken_off_token_by_token(policy: Policy, scored) -> None:
 def test_micro_batches_change_nothing(policy: Policy, scored) -> None:
     found = []
     for tokens in (4096, 1, 200):
-        chosen = recipe(
-            *TRAINED, "positive_nll.weight=0.1", f"learner.micro_batch_tokens={tokens}"
-        )
+        chosen = recipe(*TRAINED, "positive_nll.weight=0.1", f"learner.micro_batch_tokens={tokens}")
         name = f"micro{tokens}"
         policy.add_adapter(name, chosen.lora, 0)
         policy.copy_adapter("arm0", name)
@@ -169,7 +167,7 @@ def test_positive_nll_is_the_mean_over_right_answers(policy: Policy, scored) -> 
     right = [n for n, is_right in enumerate(batch.right_N.tolist()) if is_right]
     logp_T, _ = Forward(policy, batch, chosen).logprobs(right, "arm1")
     wanted = torch.autograd.grad(-0.3 * logp_T.mean(), list(parameters.values()))
-    assert result.scalars()["loss/positive_nll"] == pytest.approx(-float(logp_T.mean()), rel=1e-5)
+    assert result.scalars()["loss/positive_nll"] == pytest.approx(-logp_T.mean().item(), rel=1e-5)
     norm = torch.stack([g.norm() for g in wanted]).norm()
     scale = min(1.0, float(chosen.optim.max_grad_norm / norm))
     for (name, grad), want in zip(found.items(), wanted, strict=True):
