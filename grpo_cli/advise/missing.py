@@ -37,14 +37,11 @@ _ROWS = (
         "a setup file of your own (docs/moe.md)",
     ),
     Missing(
-        "critic",
-        "VAPO or PPO with a critic (arXiv:2504.05118)",
-        "advantages that differ within an answer need a value per token, and a verifier here "
-        "returns one score per answer",
-        "`ppo_clip`: PPO's surrogate and token mean, with the group mean for the critic; sum the "
-        "token rewards into one score",
-        key="critic",
-        recipe="vapo",
+        "token-rewards",
+        "a reward for each token or step",
+        "a verifier here returns one score per answer; a critic spreads it over the tokens",
+        "`vapo` with the token rewards summed into one score",
+        key="token_reward",
     ),
     Missing(
         "multi-turn",

@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from grpo_cli.cli.app import app
+from grpo_cli.health.panel import describe
 from grpo_cli.progress import Progress
 from grpo_cli.recipe import locate
 from grpo_cli.types import StepRecord
@@ -44,21 +45,33 @@ def test_a_shipped_recipe_trains(
             assert scalars["loss/weight_sum"] == pytest.approx(1)
 
 
+@pytest.mark.parametrize(
+    ("recipe", "own"),
+    [
+        (
+            "grpo",
+            (
+                "kl={beta: 0.1, kind: k3, refresh_every: 2}",
+                "filter={kind: zero_variance, pass_rate_ceiling: 0.5}",
+            ),
+        ),
+        ("vapo", ("critic.pretrain_steps=1",)),
+    ],
+)
 def test_state_beyond_weights_survives_an_interruption(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    recipe: str, own: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A renewed reference policy and the list of solved prompts come back with the checkpoint."""
+    """A renewed reference, the list of solved prompts, a critic come back with the checkpoint."""
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "none")
     sets = [
         *("optim.steps=5", "eval.every=0", "eval.num_questions=4", "eval.samples_per_question=2"),
         *("sampling.prompts_per_step=4", "sampling.group_size=4", "checkpoint.every=2"),
-        "kl={beta: 0.1, kind: k3, refresh_every: 2}",
-        "filter={kind: zero_variance, pass_rate_ceiling: 0.5}",
+        *own,
     ]
     arguments = [part for one in sets for part in ("--set", one)]
 
     def train(root: Path) -> tuple[int, dict[str, object]]:
-        args = ["train", "grpo", "-q", "--runs-dir", str(root), *arguments]
+        args = ["train", recipe, "-q", "--runs-dir", str(root), *arguments]
         done = CliRunner().invoke(app, args)
         (run,) = root.glob("*/*/s*")
         return done.exit_code, fingerprint(run)
@@ -78,3 +91,32 @@ def test_state_beyond_weights_survives_an_interruption(
     code, got = train(tmp_path / "cut")
     assert code == 0
     assert got == want
+
+
+def test_the_policy_waits_while_the_critic_trains_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "none")
+    sets = [
+        *("optim.steps=3", "critic.pretrain_steps=2", "checkpoint.every=1", "checkpoint.keep=3"),
+        *("eval.every=0", "eval.num_questions=4", "eval.samples_per_question=2"),
+        *("sampling.prompts_per_step=4", "sampling.group_size=4"),
+    ]
+    arguments = [part for one in sets for part in ("--set", one)]
+    done = CliRunner().invoke(app, ["train", "vapo", "--runs-dir", str(tmp_path), *arguments])
+    assert done.exit_code == 0, done.output
+    (run,) = tmp_path.glob("*/*/s*")
+    steps = [json.loads(x)["scalars"] for x in (run / "metrics.jsonl").read_text().splitlines()][1:]
+    assert [step["optim/updates"] for step in steps] == [0, 0, 2]
+    assert [step["optim/update_norm"] > 0 for step in steps] == [False, False, True]
+    assert ["ratio/p50" in step for step in steps] == [False, False, True]
+    assert all(step["value/loss"] > 0 for step in steps)
+    for name in set().union(*steps):
+        describe(name)
+    adapters = [
+        (run / "checkpoints" / f"step-{k:06d}" / "adapter" / "adapter_model.safetensors")
+        for k in (1, 2, 3)
+    ]
+    first, second, third = (path.read_bytes() for path in adapters)
+    assert first == second != third
+    assert CliRunner().invoke(app, ["doctor", str(run)]).exit_code == 0

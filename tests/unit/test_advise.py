@@ -154,12 +154,12 @@ CASES = [
     ),
     (
         Answers(reward="token", precision="float32"),
-        "ppo_clip",
-        {"objective.high": "0.28"},
+        "vapo",
+        {},
         {"critic-per-token": ALGEBRA, "vapo-table": ONE_RUN, "vapo-ablation": ABLATED},
         {"ppo-5"},
         {"vapo-71", "vapo-moved"},
-        {"critic"},
+        {"token-rewards"},
     ),
     (
         Answers(task="pretraining", precision="float32"),

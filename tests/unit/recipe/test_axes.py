@@ -22,7 +22,11 @@ SHIPPED = {
     "filter": ["none", "zero_variance", "dynamic_sampling"],
     "group_size": ["4", "8", "16"],
     "temperature": ["0.6", "1.0", "1.2"],
-    "method": ["grpo", "dapo", "dr_grpo", "gspo", "cispo"],
+    "vapo": [
+        *("vapo", "no_pretraining", "one_lambda", "fixed_lambda", "symmetric_clip"),
+        *("seq_mean", "no_positive_nll", "pairs"),
+    ],
+    "method": ["grpo", "dapo", "dr_grpo", "gspo", "gmpo", "cispo", "vapo"],
 }
 
 
