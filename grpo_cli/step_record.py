@@ -166,7 +166,8 @@ def rollout_rows(
 ) -> Iterator[dict[str, object]]:
     """One row per completion; groups that a filter dropped have `kept` false and no advantage.
 
-    `learner_logp` is null where a completion did not train.
+    `learner_logp` is null where a completion did not train, and so are, with a critic, `value` and
+    `token_advantage`, one number per token each.
     """
     adv_N = iter(batch.adv_N.tolist() if batch else ())
     number = itertools.count()
@@ -175,7 +176,8 @@ def rollout_rows(
             for index, (completion, verdict, reward) in enumerate(
                 zip(scored.group.completions, scored.verdicts, scored.rewards, strict=True)
             ):
-                learned = learner_logp.get(next(number)) if kept else None
+                n = next(number)
+                learned = learner_logp.get(n) if kept else None
                 yield {
                     "prompt_id": scored.group.prompt.id,
                     "prompt": [
@@ -196,7 +198,18 @@ def rollout_rows(
                     "detail": verdict.detail,
                     "reward": _or_none(reward),
                     "advantage": next(adv_N) if kept else None,
+                    **_critic_columns(batch, n if kept else None),
                 }
+
+
+def _critic_columns(batch: Batch | None, n: int | None) -> dict[str, list[float] | None]:
+    """What a critic adds to the row of sequence `n`; None is one that was not kept."""
+    if batch is None or batch.value_N is None or batch.token_adv_N is None:
+        return {}
+    columns = {"value": batch.value_N, "token_advantage": batch.token_adv_N}
+    if n is None or n not in batch.value_N:
+        return dict.fromkeys(columns)
+    return {name: values[n].tolist() for name, values in columns.items()}
 
 
 def _rewards(group: ScoredGroup) -> list[float]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import math
+import statistics
 from pathlib import Path
 
 import pytest
@@ -119,4 +121,9 @@ def test_the_policy_waits_while_the_critic_trains_alone(
     ]
     first, second, third = (path.read_bytes() for path in adapters)
     assert first == second != third
-    assert CliRunner().invoke(app, ["doctor", str(run)]).exit_code == 0
+    with gzip.open(run / "rollouts" / "step-000003.jsonl.gz", "rt") as stream:
+        for row in map(json.loads, stream):
+            assert len(row["value"]) == len(row["token_advantage"]) == len(row["token_ids"])
+            assert row["advantage"] == pytest.approx(statistics.fmean(row["token_advantage"]))
+    for command in (["doctor", str(run)], ["explain", str(run), "--step", "3"]):
+        assert CliRunner().invoke(app, command).exit_code == 0
