@@ -44,21 +44,34 @@ def test_a_shipped_recipe_trains(
             assert scalars["loss/weight_sum"] == pytest.approx(1)
 
 
+@pytest.mark.parametrize(
+    ("recipe", "more"),
+    [
+        (
+            "grpo",
+            (
+                "kl={beta: 0.1, kind: k3, refresh_every: 2}",
+                "filter={kind: zero_variance, pass_rate_ceiling: 0.5}",
+            ),
+        ),
+        ("self_verify", ()),
+    ],
+)
 def test_state_beyond_weights_survives_an_interruption(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    recipe: str, more: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A renewed reference policy and the list of solved prompts come back with the checkpoint."""
+    """A renewed reference policy and the list of solved prompts come back with the checkpoint;
+    verdicts on the own answer need none."""
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "none")
     sets = [
         *("optim.steps=5", "eval.every=0", "eval.num_questions=4", "eval.samples_per_question=2"),
         *("sampling.prompts_per_step=4", "sampling.group_size=4", "checkpoint.every=2"),
-        "kl={beta: 0.1, kind: k3, refresh_every: 2}",
-        "filter={kind: zero_variance, pass_rate_ceiling: 0.5}",
+        *more,
     ]
     arguments = [part for one in sets for part in ("--set", one)]
 
     def train(root: Path) -> tuple[int, dict[str, object]]:
-        args = ["train", "grpo", "-q", "--runs-dir", str(root), *arguments]
+        args = ["train", recipe, "-q", "--runs-dir", str(root), *arguments]
         done = CliRunner().invoke(app, args)
         (run,) = root.glob("*/*/s*")
         return done.exit_code, fingerprint(run)
