@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from grpo_cli.completion_signals import marked_frac
 from grpo_cli.rollout.engine import Engine, Request
 from grpo_cli.seeds import eval_seed
+from grpo_cli.self_metrics import Judged, self_scalars
+from grpo_cli.self_verdict import answer_part, self_check_of
 from grpo_cli.stats import Interval, mean_interval, pass_at_k
 from grpo_cli.types import EvalRow, Finish, Prompt, Status, Verdict
 
@@ -39,7 +42,7 @@ def evaluate(
 ) -> list[tuple[EvalRow, ...]]:
     """The rows of every job, question by question.
 
-    All jobs share one sampling call and one call of the verifier, which gets (text, reference)
+    All jobs share one sampling call and one call of the verifier, which gets (answer, reference)
     pairs and gives their verdicts in the same order.
     """
     plan = [
@@ -63,11 +66,12 @@ def evaluate(
     rows: list[list[EvalRow]] = [[] for _ in jobs]
     verdicts = verify(
         [
-            (completion.text, question.prompt.reference)
+            (answer_part(completion.text, question.prompt), question.prompt.reference)
             for (_, question, _), completion in zip(plan, completions, strict=True)
         ]
     )
     for (j, question, k), completion, verdict in zip(plan, completions, verdicts, strict=True):
+        check = self_check_of(completion, question.prompt)
         rows[j].append(
             EvalRow(
                 question_id=question.prompt.id,
@@ -78,6 +82,8 @@ def evaluate(
                 num_tokens=len(completion.token_ids),
                 finish=completion.finish,
                 text=completion.text,
+                self_verdict=None if check is None else check.verdict,
+                p_right=math.nan if check is None else check.p_right,
             )
         )
     return [tuple(job_rows) for job_rows in rows]
@@ -131,6 +137,10 @@ def summarise(rows: Sequence[EvalRow], markers: Sequence[str] = ()) -> dict[str,
             row.status in (Status.ERROR, Status.TIMEOUT) for row in rows
         )
         / count,
+        **self_scalars(
+            [Judged(r.score, r.self_verdict, r.p_right) for r in judged if r.self_verdict],
+            "eval/self_",
+        ),
     }
 
 

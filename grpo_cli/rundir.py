@@ -40,6 +40,7 @@ from grpo_cli.runfiles import (
     RunInfo,
     check_metric_name,
     damaged,
+    eval_fields,
     eval_steps,
     find_runs,
     metric_lines,
@@ -236,7 +237,7 @@ class RunDir:
         Raises:
             GrpoError: GR303.
         """
-        data = b"".join(json_line(asdict(row)) for row in rows)
+        data = b"".join(json_line(eval_fields(row)) for row in rows)
         return self._write_step("eval", step, ".jsonl", data)
 
     def set_status(self, status: RunStatus, reason: str | None = None) -> None:

@@ -11,7 +11,7 @@ import json
 import math
 import posixpath
 import re
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +94,14 @@ def read_rollouts(run: Path, step: int) -> list[dict[str, Any]]:
         return [json.loads(line) for line in file]
 
 
+def eval_fields(row: EvalRow) -> dict[str, Any]:
+    """A row as it is written; the fields of a verdict on the own answer only where there is one."""
+    fields = asdict(row)
+    if row.self_verdict is None:
+        del fields["self_verdict"], fields["p_right"]
+    return fields
+
+
 def read_eval(run: Path, step: int) -> tuple[EvalRow, ...]:
     """The rows of one step's evaluation; raises FileNotFoundError when there was none."""
     rows = []
@@ -103,6 +111,8 @@ def read_eval(run: Path, step: int) -> tuple[EvalRow, ...]:
             try:
                 row = json.loads(line)
                 score = math.nan if row["score"] is None else float(row["score"])
+                if row.get("p_right", 0) is None:
+                    row["p_right"] = math.nan
                 kinds = {"status": Status(row["status"]), "finish": Finish(row["finish"])}
                 rows.append(EvalRow(**{**row, **kinds, "score": score}))
             except (ValueError, KeyError, TypeError) as problem:

@@ -21,6 +21,8 @@ from grpo_cli.completion_signals import (
 from grpo_cli.critic import value_scalars
 from grpo_cli.mismatch import mismatch_scalars
 from grpo_cli.rollout.collect import Demand, has_contrast, is_truncated
+from grpo_cli.self_metrics import Judged, self_scalars
+from grpo_cli.self_verdict import self_check_of
 from grpo_cli.types import Batch, Completion, Finish, ScoredGroup, Status, Verdict
 from grpo_cli.update_result import UpdateResult
 
@@ -43,6 +45,7 @@ def step_scalars(
     return {
         **_sampled_scalars(list(_samples(made)), arm.recipe.health.reflection_markers),
         **_group_scalars(made),
+        **self_scalars(list(_judged(made)), "self/"),
         "group/used": len(demand.kept),
         "group/kept_frac": _mean([True] * len(demand.kept) + [False] * len(demand.dropped)),
         "group/rounds": demand.rounds,
@@ -81,6 +84,15 @@ def _samples(groups: Sequence[ScoredGroup]) -> Iterator[_Sample]:
         yield from itertools.starmap(
             _Sample, zip(group.group.completions, group.verdicts, group.rewards, strict=True)
         )
+
+
+def _judged(groups: Sequence[ScoredGroup]) -> Iterator[Judged]:
+    """The completions that had to judge themselves and have a verdict of the verifier."""
+    for group in groups:
+        for completion, verdict in zip(group.group.completions, group.verdicts, strict=True):
+            check = self_check_of(completion, group.group.prompt)
+            if check and not verdict.missing:
+                yield Judged(verdict.score, check.verdict, check.p_right)
 
 
 def _by_score(valid: Sequence[_Sample]) -> tuple[list[_Sample], list[_Sample]]:
@@ -178,6 +190,7 @@ def rollout_rows(
             ):
                 n = next(number)
                 learned = learner_logp.get(n) if kept else None
+                check = self_check_of(completion, scored.group.prompt)
                 yield {
                     "prompt_id": scored.group.prompt.id,
                     "prompt": [
@@ -199,6 +212,7 @@ def rollout_rows(
                     "reward": _or_none(reward),
                     "advantage": next(adv_N) if kept else None,
                     **_critic_columns(batch, n if kept else None),
+                    **({} if check is None else check.record()),
                 }
 
 

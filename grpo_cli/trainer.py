@@ -22,6 +22,7 @@ from grpo_cli.policy.policy import Policy
 from grpo_cli.rollout.canary import Canary
 from grpo_cli.rollout.collect import Demand, collect, pass_rate
 from grpo_cli.rollout.engine import Engine
+from grpo_cli.self_verdict import answer_part
 from grpo_cli.step_record import GAP_STEPS, length_gap, rollout_rows, step_scalars
 from grpo_cli.tasks import Task
 from grpo_cli.types import (
@@ -295,10 +296,8 @@ def _check_verdicts(rows: Sequence[EvalRow], world: World) -> None:
     if any(row.status in (Status.OK, Status.UNPARSED) for row in rows):
         return
     first = rows[0]
-    reference = next(
-        q.prompt.reference for q in world.questions if q.prompt.id == first.question_id
-    )
-    (verdict,) = world.verify([(first.text, reference)])
+    prompt = next(q.prompt for q in world.questions if q.prompt.id == first.question_id)
+    (verdict,) = world.verify([(answer_part(first.text, prompt), prompt.reference)])
     raise error(
         "GR304",
         f"the verifier failed on all {len(rows)} held-out answers, first with: "

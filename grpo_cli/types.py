@@ -55,6 +55,9 @@ class Prompt:
     reference: str
     task: str
     meta: Mapping[str, str | int | float] = field(default_factory=dict)
+    self_check: str | None = None
+    """The form of the verdict on its own answer that a completion must end with, `mark` or `line`
+    (`grpo_cli.self_verdict`); None asks for none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,6 +220,10 @@ class EvalRow:
     num_tokens: int
     finish: Finish
     text: str
+    self_verdict: str | None = None
+    """What the policy said of its own answer: right, wrong or unreadable; None: not asked."""
+    p_right: float = float("nan")
+    """How sure it was that it is right (`SelfCheck.p_right`)."""
 
 
 class RunStatus(StrEnum):

@@ -11,7 +11,14 @@ from collections.abc import Sequence
 from typing import get_args
 
 from grpo_cli.errors import error
-from grpo_cli.health import panel_moe, panel_sampled, panel_system, panel_trained, panel_value
+from grpo_cli.health import (
+    panel_moe,
+    panel_sampled,
+    panel_self,
+    panel_system,
+    panel_trained,
+    panel_value,
+)
 from grpo_cli.health.panel_info import Area, MetricInfo
 
 AREAS: tuple[str, ...] = get_args(Area)
@@ -20,10 +27,12 @@ PANEL: tuple[MetricInfo, ...] = tuple(
     sorted(
         (
             *panel_sampled.REWARD,
+            *panel_self.SELF,
             *panel_sampled.GROUPS,
             *panel_sampled.COMPLETIONS,
             *panel_sampled.VERIFIER,
             *panel_sampled.EVALUATION,
+            *panel_self.EVAL_SELF,
             *panel_trained.POLICY,
             *panel_trained.RATIO,
             *panel_trained.LOSS,

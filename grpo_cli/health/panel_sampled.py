@@ -10,7 +10,8 @@ REWARD: tuple[MetricInfo, ...] = (
     MetricInfo(
         "reward/mean",
         "reward",
-        "mean shaped reward (score plus length penalty) over completions with a verdict",
+        "mean shaped reward (score, or what `self_verify` makes of it, plus length penalty) over "
+        "completions with a verdict",
         "reward",
         "what training pushes up; compare it between arms only when they shape alike",
     ),
@@ -26,7 +27,8 @@ REWARD: tuple[MetricInfo, ...] = (
         "reward",
         "mean of shaped reward minus score over completions with a verdict",
         "reward",
-        "how much of the reward is about length and not about the answer",
+        "how much of the reward is about length (with `self_verify` also honesty) and not about "
+        "the answer",
         healthy="close to 0 beside the spread of the scores",
     ),
     MetricInfo(

@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from grpo_cli.errors import GrpoError, error
 from grpo_cli.measure.target import Subject
+from grpo_cli.policy.source import SHIPPED
 from grpo_cli.recipe import locate
 from grpo_cli.recipe.load import assignment, load, merge
 from grpo_cli.recipe.problems import did_you_mean, validate
@@ -72,7 +73,10 @@ def resolve_recipe(subject: Subject, ask: Ask) -> Recipe:
     tree = _start(subject, ask)
     own_kind = tree["task"]["kind"]
     if ask.task is not None:
+        judges = tree["task"].get("self_check", False)
         _take_task(tree, ask.task, subject, ask)
+        # A policy that judges its answers does so whatever it is asked.
+        tree["task"]["self_check"] = judges or tree["task"].get("self_check", False)
     if ask.verifier is not None:
         tree["verifier"] = {"name": ask.verifier}
     if ask.engine is not None:
@@ -110,17 +114,19 @@ def _start(subject: Subject, ask: Ask) -> dict[str, Any]:
                 hint="use --task, or --set for single keys",
             )
         return _measured(subject.tree)
-    is_tiny = subject.model.id == "tiny"
-    if ask.setup is None and ask.task is None and not is_tiny:
+    shipped = subject.model.id in SHIPPED
+    if ask.setup is None and ask.task is None and not shipped:
         raise error(
             "GR209",
             f"{subject.label} is no run: say what to ask it",
             hint=f"--task {'|'.join(TASKS)}, or --setup NAME ({', '.join(locate.setup_names())})",
         )
-    tree = _measured(load("grpo", setup=ask.setup or "tiny").recipe.tree())
+    tree = _measured(
+        load("grpo", setup=ask.setup or (subject.model.id if shipped else "tiny")).recipe.tree()
+    )
     if tree["model"]["id"] != subject.model.id:
         tree["model"] = {"id": subject.model.id, "thinking": tree["model"]["thinking"]}
-    if ask.setup is None and not is_tiny:
+    if ask.setup is None and not shipped:
         tree["learner"]["dtype"] = "bfloat16"
     return tree
 
@@ -140,9 +146,9 @@ def _take_task(tree: dict[str, Any], name: str, subject: Subject, ask: Ask) -> N
         tree.update({key: setup[key] for key in taken})
         return
     tree["task"] = task = _task_node(name)
-    if task["kind"] == "arithmetic" and subject.model.id != "tiny":
+    if task["kind"] == "arithmetic" and subject.model.id not in SHIPPED:
         task["answer"] = "boxed"
-    if plain and subject.model.id != "tiny":
+    if plain and subject.model.id not in SHIPPED:
         tree["sampling"]["max_tokens"] = _MAX_TOKENS[task["kind"]]
 
 

@@ -39,7 +39,7 @@ class Leak:
 
 def bare(task: AnyTask) -> AnyTask:
     """The same questions without any wording."""
-    return task.model_copy(update={"template": PLACE, "system": None})
+    return task.model_copy(update={"template": PLACE, "system": None, "self_check": False})
 
 
 def find_leaks(questions: Sequence[Prompt], run: Path, recipe: Recipe) -> list[Leak]:
@@ -54,7 +54,7 @@ def find_leaks(questions: Sequence[Prompt], run: Path, recipe: Recipe) -> list[L
     """
     texts = {content_key(q.messages): q.id for q in questions}
     worded = {
-        content_key(turns(q.messages, recipe.task.template, recipe.task.system)): q.id
+        content_key(turns(q.messages, recipe.task.asked, recipe.task.system)): q.id
         for q in questions
     }
     ids = {q.id for q in questions}

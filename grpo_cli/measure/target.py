@@ -14,7 +14,7 @@ from typing import Any, Literal
 from pydantic import ValidationError
 
 from grpo_cli.errors import error
-from grpo_cli.policy.source import model_fingerprint
+from grpo_cli.policy.source import SHIPPED, model_fingerprint
 from grpo_cli.recipe.schema import Lora, Model
 from grpo_cli.rundir import find_runs, read_info
 
@@ -24,7 +24,7 @@ _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 _STEP = re.compile(r"step-(\d{6,})")
 _FORMS = (
     "a target is a run (`grpo runs ls`), RUN@STEP, a checkpoint or adapter folder, a model folder, "
-    "a hub id such as org/name, or `tiny`"
+    "a hub id such as org/name, `tiny` or `tiny-judge`"
 )
 
 
@@ -52,7 +52,7 @@ class Subject:
 
     def base(self) -> Subject:
         """The model without its adapter."""
-        label = "tiny" if self.model.id == "tiny" else Path(self.model.id).name
+        label = Path(self.model.id).name
         return Subject(f"base {label}", "base", self.model, run=self.run, seed=self.seed)
 
     def fingerprint(self) -> dict[str, Any]:
@@ -79,8 +79,8 @@ def find_subject(text: str, runs_dir: Path, find_run: Callable[[str], Path]) -> 
     """
     if not text.strip():
         raise error("GR206", "the target is empty", hint=_FORMS)
-    if text == "tiny":
-        return Subject("tiny", "base", Model(id="tiny"))
+    if text in SHIPPED:
+        return Subject(text, "base", Model(id=text))
     name, at, suffix = text.rpartition("@")
     step: int | None = None
     if at:
@@ -100,7 +100,7 @@ def find_subject(text: str, runs_dir: Path, find_run: Callable[[str], Path]) -> 
                     "no run.json, adapter_config.json or config.json", hint=_FORMS)  # fmt: skip
     if step is None and _HUB_ID.fullmatch(text):
         return Subject(text, "base", Model(id=text))
-    close = difflib.get_close_matches(text, ["tiny", *runs], n=1, cutoff=0.5)
+    close = difflib.get_close_matches(text, [*SHIPPED, *runs], n=1, cutoff=0.5)
     raise error(
         "GR206",
         f"`{text}` is no run in {runs_dir}, no folder" + (" here" if step else " and no hub id"),

@@ -6,17 +6,17 @@ import hashlib
 from pathlib import Path
 
 from grpo_cli.recipe.schema import Model
-from grpo_cli.tiny import TINY_DIR
+from grpo_cli.tiny import TINY_DIR, TINY_JUDGE_DIR
 
+SHIPPED = {"tiny": TINY_DIR, "tiny-judge": TINY_JUDGE_DIR}
+"""Models that come with the package."""
 _WHOLE = 2**24
 _SAMPLES = 1024
 
 
 def model_path(model: Model) -> str:
-    """The shipped folder for `tiny`, otherwise the folder or hub id as it stands."""
-    if model.id == "tiny":
-        return str(TINY_DIR)
-    return model.id
+    """The folder of a shipped model, otherwise the folder or hub id as it stands."""
+    return str(SHIPPED.get(model.id, model.id))
 
 
 def model_fingerprint(model: Model) -> str:

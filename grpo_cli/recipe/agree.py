@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 def disagreement(recipe: Recipe) -> str | None:
     """The first pair of choices that contradict each other, and what to do; None if none does."""
-    for rule in (_correction, _mean_scale, _critic, _minibatches):
+    for rule in (_correction, _mean_scale, _critic, _self_check, _minibatches):
         for problem in rule(recipe):
             return problem
     return None
@@ -57,6 +57,25 @@ def _critic(recipe: Recipe) -> Iterator[str]:
         yield (
             f"critic: `{name}` reads one advantage per sequence, and a critic gives one per "
             "token; use a token-level objective such as `clip`"
+        )
+
+
+def _self_check(recipe: Recipe) -> Iterator[str]:
+    asks = recipe.task.self_check
+    if recipe.self_verify.kind == "judged" and not asks:
+        yield (
+            "self_verify.kind `judged` pays for a verdict that task.self_check `false` does not "
+            "ask for: leave that key out"
+        )
+    if asks and recipe.task.kind == "next_token":
+        yield (
+            "task.self_check (which self_verify.kind `judged` turns on): a prediction of "
+            "`next_token` is taken to the letter and has no room for a verdict; use another task"
+        )
+    if asks and recipe.model.id == "tiny":
+        yield (
+            "task.self_check (which self_verify.kind `judged` turns on): the model `tiny` never "
+            "judges its answers; `--setup tiny-judge` has the one that does"
         )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from grpo_cli.errors import Problem
 from grpo_cli.objective.aggregate import SeqMean, SeqSum
 from grpo_cli.objective.correction import MisSeq, TisSeq
+from grpo_cli.objective.self_verify import JudgedSelfVerify
 from grpo_cli.recipe.schema import Recipe
 
 _SEQUENCE_LEVEL = ("gspo", "gspo_token", "gmpo")
@@ -32,6 +33,8 @@ def explain(recipe: Recipe) -> list[tuple[str, str, str]]:
         ("r", f"exp(log pi - log pi_old), pi_old = the {old}", ""),
         *((symbol, part.formula(), part.source) for symbol, part in parts),
     ]
+    if isinstance(recipe.self_verify, JudgedSelfVerify):
+        rows.append(("score", recipe.self_verify.formula(), recipe.self_verify.source))
     if critic.kind != "none":
         rows.append(("V", critic.formula(), critic.source))
     if nll.weight:

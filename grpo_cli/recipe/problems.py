@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from grpo_cli.config import Node
 from grpo_cli.errors import Problem, Span
 from grpo_cli.recipe.schema import ALGORITHM_KEYS, SETUP_KEYS, Recipe
-from grpo_cli.recipe.task_schema import read_by_the_model
+from grpo_cli.recipe.task_schema import asked_to_judge, read_by_the_model
 from grpo_cli.recipe.yaml_tree import JSON, Tree, resolve, show_value
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def validate(
     `absent` are top-level keys that nobody could have set (no setup file was read): that they are
     missing is not reported again.
     """
-    plain = read_by_the_model(tree.plain())
+    plain = asked_to_judge(read_by_the_model(tree.plain()))
     try:
         return Recipe.model_validate_json(json.dumps(plain)), []
     except ValidationError as error:

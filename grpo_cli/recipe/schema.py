@@ -22,6 +22,7 @@ from grpo_cli.objective.gae import Critic, NoCritic
 from grpo_cli.objective.kinds import objective_kinds
 from grpo_cli.objective.kl import Kl
 from grpo_cli.objective.positive_nll import PositiveNll
+from grpo_cli.objective.self_verify import NoSelfVerify, SelfVerify
 from grpo_cli.objective.shaping import NoOverlong, Overlong
 from grpo_cli.recipe.agree import disagreement
 from grpo_cli.recipe.control import Control, NoControl
@@ -92,7 +93,7 @@ class Model(Node):
     """The base model. Its weights are frozen; only LoRA adapters train."""
 
     id: str
-    """`tiny` (shipped), a local folder, or a hub id."""
+    """`tiny` or `tiny-judge` (shipped), a local folder, or a hub id."""
     revision: str | None = None
     """A hub revision, best a commit hash."""
     thinking: bool | None = None
@@ -147,7 +148,7 @@ class Engine(Node):
     """What samples completions."""
 
     kind: Literal["auto", "transformers", "vllm"] = "auto"
-    """`auto` is vLLM when it is installed and the model is not the tiny one, else transformers."""
+    """`auto` is vLLM when it is installed and the model is not a shipped one, else transformers."""
     batch_rows: int = Field(128, ge=1)
     """Most completions decoded at once (transformers)."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
@@ -274,6 +275,7 @@ class Recipe(Node):
     kl: Kl = Kl()
     correction: CorrectionSettings = NoCorrection()
     entropy: Entropy = NoEntropy()
+    self_verify: SelfVerify = NoSelfVerify()
     overlong: Overlong = NoOverlong()
     filter: Filter = NoFilter()
     control: Control = NoControl()
@@ -331,6 +333,7 @@ ALGORITHM_KEYS = frozenset(
         "correction",
         "entropy",
         "positive_nll",
+        "self_verify",
         "overlong",
         "filter",
         "control",

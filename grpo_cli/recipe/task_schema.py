@@ -28,12 +28,34 @@ CONTINUE = (
 TAGGED = "{question}\n\nThink step by step and put only the final answer in <answer>...</answer>."
 """The default wording of the `reasoning_gym` task."""
 
+SELF_CHECK = (
+    "\n\nAfter the answer, check it. Then end with one line, `Self-check: right` if you believe "
+    "that the answer is right, else `Self-check: wrong`."
+)
+"""What `self_check` adds to the wording of a question."""
+
 
 class _Worded(Node):
     template: str = PLACE
     """The user's turn, with `{question}` where the question goes."""
     system: str | None = None
     """A system turn before it; null leaves that to the chat template."""
+    self_check: bool = False
+    """Ask for a verdict on the answer at its end. The verifier then sees only what stands before
+    it, and `self/*` says how honest the verdicts are; `self_verify` pays for them."""
+
+    @property
+    def self_check_form(self) -> Literal["mark", "line"] | None:
+        """How a verdict is written (`grpo_cli.self_verdict`): the models that answer after a marker
+        write one too, without being asked in words."""
+        if not self.self_check:
+            return None
+        return "mark" if getattr(self, "answer", None) == "marker" else "line"
+
+    @property
+    def asked(self) -> str:
+        """The template, with the request for a verdict where one is made."""
+        return self.template + (SELF_CHECK if self.self_check_form == "line" else "")
 
     @field_validator("template")
     @classmethod
@@ -266,6 +288,18 @@ def read_by_the_model(tree: Any) -> Any:
     own = {key: model[key] for key in ("id", "revision") if key in model}
     open_keys = [key for key in ("proxy", "tokenizer") if task.get(key) is None]
     return {**tree, "task": {**task, **dict.fromkeys(open_keys, own)}}
+
+
+def asked_to_judge(tree: Any) -> Any:
+    """A recipe's tree with `task.self_check` on where `self_verify` pays for the verdicts."""
+    if not isinstance(tree, dict):
+        return tree
+    task, method = tree.get("task"), tree.get("self_verify")
+    if not isinstance(task, dict) or not isinstance(method, dict):
+        return tree
+    if method.get("kind") != "judged" or "self_check" in task:
+        return tree
+    return {**tree, "task": {**task, "self_check": True}}
 
 
 def _in_order(low: int, high: int) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal
 
 from grpo_cli.errors import error
+from grpo_cli.policy.source import SHIPPED
 from grpo_cli.recipe.schema import Recipe
 
 if TYPE_CHECKING:
@@ -20,8 +21,8 @@ def engine_kind(recipe: Recipe) -> EngineKind:
     """The engine that `engine.kind: auto` stands for here, or the one that the recipe names."""
     if recipe.engine.kind != "auto":
         return recipe.engine.kind
-    # The tiny model is decoded faster than vLLM starts.
-    return "vllm" if vllm_is_installed() and recipe.model.id != "tiny" else "transformers"
+    # The shipped models are decoded faster than vLLM starts.
+    return "vllm" if vllm_is_installed() and recipe.model.id not in SHIPPED else "transformers"
 
 
 def vllm_is_installed() -> bool:

@@ -11,11 +11,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
+from grpo_cli.objective.self_verify import JudgedSelfVerify, judged_reward
 from grpo_cli.objective.shaping import length_penalty
 from grpo_cli.recipe.schema import DynamicSampling, NoFilter, Recipe
 from grpo_cli.rollout.coin import tossed
 from grpo_cli.rollout.engine import Engine, Request
 from grpo_cli.seeds import data_index, sample_seed
+from grpo_cli.self_verdict import answer_part, self_check_of
 from grpo_cli.tasks import Task
 from grpo_cli.types import Completion, Finish, Prompt, RolloutGroup, ScoredGroup, Verdict
 
@@ -104,7 +106,7 @@ def collect(
 ) -> None:
     """Fill every demand: per round one sampling call and one call of the verifier for all arms.
 
-    `verify` gets (text, reference) pairs and gives their verdicts in the same order. Ends for an
+    `verify` gets (answer, reference) pairs and gives their verdicts in the same order. Ends for an
     arm when it has its groups or has used its rounds; `kept` may then be short, and a step trains
     on what it has.
     """
@@ -140,7 +142,11 @@ def collect(
             )
             for demand, prompt, prompt_ids in plan
         ]
-        pairs = [(c.text, group.prompt.reference) for group in groups for c in group.completions]
+        pairs = [
+            (answer_part(c.text, group.prompt), group.prompt.reference)
+            for group in groups
+            for c in group.completions
+        ]
         verdicts = verify(pairs)
         assert len(verdicts) == len(pairs), (len(verdicts), len(pairs))
         left = iter(verdicts)
@@ -166,7 +172,10 @@ def collect(
 
 
 def score(group: RolloutGroup, recipe: Recipe, verdicts: tuple[Verdict, ...]) -> ScoredGroup:
-    """A group with its rewards = score + length penalty (NaN for a missing verdict)."""
+    """A group with its rewards = score + length penalty (NaN for a missing verdict).
+
+    With `self_verify` the score and the policy's own verdict make up what stands for the score.
+    """
     import torch
 
     penalty = length_penalty(
@@ -175,8 +184,21 @@ def score(group: RolloutGroup, recipe: Recipe, verdicts: tuple[Verdict, ...]) ->
         recipe.overlong,
         recipe.sampling.max_tokens,
     )
-    rewards = tuple(v.score + p for v, p in zip(verdicts, penalty.tolist(), strict=True))
+    earned = _earned(group, recipe, verdicts)
+    rewards = tuple(r + p for r, p in zip(earned, penalty.tolist(), strict=True))
     return ScoredGroup(group, verdicts, rewards)
+
+
+def _earned(group: RolloutGroup, recipe: Recipe, verdicts: tuple[Verdict, ...]) -> list[float]:
+    """Each completion's reward before length shaping."""
+    method = recipe.self_verify
+    if not isinstance(method, JudgedSelfVerify):
+        return [v.score for v in verdicts]
+    checks = [self_check_of(c, group.prompt) for c in group.completions]
+    return [
+        judged_reward(v.score, check.said if check else None, method)
+        for v, check in zip(verdicts, checks, strict=True)
+    ]
 
 
 def has_contrast(scored: ScoredGroup) -> bool:

@@ -3,6 +3,7 @@
 Dims: S seeds, Q questions, K samples per question, B bootstrap resamples, M hypotheses.
 """
 
+from grpo_cli.stats.auc import auc, auc_interval
 from grpo_cli.stats.crossed import crossed_bootstrap
 from grpo_cli.stats.design import detectable, mde, t_power
 from grpo_cli.stats.difference import (
@@ -29,6 +30,8 @@ __all__ = [
     "Difference",
     "Interval",
     "all_at_k",
+    "auc",
+    "auc_interval",
     "avg_at_k",
     "clopper_pearson",
     "crossed_bootstrap",

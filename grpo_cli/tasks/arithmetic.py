@@ -249,4 +249,8 @@ class Arithmetic:
         """The prompt as the recipe words it. Its id is the question's, however it is asked."""
         form = self._settings
         asked = question.spaced if form.answer == "boxed" else question.text
-        return replace(question.prompt(), messages=turns(asked, form.template, form.system))
+        return replace(
+            question.prompt(),
+            messages=turns(asked, form.asked, form.system),
+            self_check=form.self_check_form,
+        )

@@ -90,10 +90,11 @@ class DataSet:
             meta["num_options"] = row.num_options
         return Prompt(
             id=hashlib.sha256(content.encode("utf-8", "surrogatepass")).hexdigest()[:16],
-            messages=turns(row.question, self.settings.template, self.settings.system),
+            messages=turns(row.question, self.settings.asked, self.settings.system),
             reference=row.gold,
             task=self.settings.kind,
             meta=meta,
+            self_check=self.settings.self_check_form,
         )
 
 

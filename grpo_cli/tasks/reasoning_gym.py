@@ -165,10 +165,11 @@ class ReasoningGym:
         reference = {"data_set": name, "options": settings.options, "entry": _portable(entry)}
         return Prompt(
             id=content_key(f"{name}\n{entry['question']}")[:16],
-            messages=turns(entry["question"], settings.template, settings.system),
+            messages=turns(entry["question"], settings.asked, settings.system),
             reference=json.dumps(reference, ensure_ascii=False),
             task="reasoning_gym",
             meta={"data_set": name},
+            self_check=settings.self_check_form,
         )
 
 

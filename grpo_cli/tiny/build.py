@@ -12,6 +12,9 @@ from __future__ import annotations
 import math
 import sys
 import time
+from collections.abc import Callable
+from functools import partial
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +24,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
+    DynamicCache,
     GenerationConfig,
     LlamaConfig,
     LlamaForCausalLM,
@@ -96,9 +100,11 @@ def build_model(tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
     return LlamaForCausalLM(config)  # type: ignore[no-untyped-call]
 
 
-def batch(
-    tokenizer: PreTrainedTokenizerFast, rates: Rates, name: str, step: int
-) -> list[tuple[torch.Tensor, torch.Tensor]]:
+Draw = Callable[[int], tuple[str, str]]
+"""Index -> a question and what the model is taught to answer."""
+
+
+def batch(tokenizer: Any, draw: Draw, step: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
     """The batch of a step in SLICES pairs (ids, labels), padded right; questions carry no loss.
 
     Sequences of like length share a slice, to pad less. All slices make one optimizer step: a
@@ -107,7 +113,7 @@ def batch(
     ids = tokenizer.get_vocab()
     rows: list[tuple[int, list[int]]] = []
     for index in range(step * BATCH, (step + 1) * BATCH):
-        question, answer = draw_example(index, rates, name)
+        question, answer = draw(index)
         head = [ids[USER], *(ids[c] for c in question), ids[ASSISTANT]]
         tail = [*(ids[c] for c in answer), ids[END]]
         rows.append((len(head), (head + tail)[:MAX_TOKENS]))
@@ -127,8 +133,8 @@ def batch(
 
 def train(
     model: LlamaForCausalLM,
-    tokenizer: PreTrainedTokenizerFast,
-    rates: Rates,
+    tokenizer: Any,
+    draw: Draw,
     name: str,
     num_steps: int,
     peak_lr: float,
@@ -142,7 +148,7 @@ def train(
         scale = min(done / 0.05, 0.525 + 0.475 * math.cos(math.pi * done))
         for group in optimizer.param_groups:
             group["lr"] = peak_lr * scale
-        slices = batch(tokenizer, rates, name, step)
+        slices = batch(tokenizer, draw, step)
         num_targets = sum(int((y != IGNORE).sum()) for _, y in slices)
         total = 0.0
         for x, y in slices:
@@ -173,15 +179,16 @@ def sample(
         ids = tokenizer.apply_chat_template(chat, add_generation_prompt=True)["input_ids"]
         by_length.setdefault(len(ids), []).append((index, ids))
     samples: list[tuple[int, str, bool]] = []
+    # Versions of transformers differ in the argument's name.
+    name = "cache" if "cache" in signature(model.forward).parameters else "past_key_values"
     for rows in by_length.values():  # equal lengths, so no padding
         owners = [index for index, _ in rows for _ in range(num_samples)]
         feed = torch.tensor([ids for _, ids in rows]).repeat_interleave(num_samples, 0)
         out = torch.full((len(owners), max_tokens), tokenizer.pad_token_id)
         alive = torch.ones(len(owners), dtype=torch.bool)
-        cache = None
+        cache = {name: DynamicCache()}
         for t in range(max_tokens):
-            result = model(input_ids=feed, cache=cache, use_cache=True)
-            cache = result.cache
+            result = model(input_ids=feed, use_cache=True, **cache)
             feed = torch.multinomial(torch.softmax(result.logits[:, -1].float(), -1), 1)
             out[alive, t] = feed[alive, 0]
             alive &= feed[:, 0] != tokenizer.eos_token_id
@@ -229,6 +236,10 @@ def measure(folder: Path, num_questions: int = 200, num_samples: int = 16) -> di
     return figures
 
 
+def _example(rates: Rates, name: str, index: int) -> tuple[str, str]:
+    return draw_example(index, rates, name)
+
+
 def main(out: Path) -> None:
     """Build, save and measure."""
     begun = time.monotonic()
@@ -236,8 +247,8 @@ def main(out: Path) -> None:
     torch.use_deterministic_algorithms(True)
     tokenizer = build_tokenizer()
     model = build_model(tokenizer)
-    train(model, tokenizer, CLEAN, "clean", CLEAN_STEPS, CLEAN_LR)
-    train(model, tokenizer, NOISY, "noisy", NOISY_STEPS, NOISY_LR)
+    train(model, tokenizer, partial(_example, CLEAN, "clean"), "clean", CLEAN_STEPS, CLEAN_LR)
+    train(model, tokenizer, partial(_example, NOISY, "noisy"), "noisy", NOISY_STEPS, NOISY_LR)
     make: type[Any] = GenerationConfig
     model.generation_config = make(
         eos_token_id=tokenizer.eos_token_id,

@@ -58,12 +58,14 @@ def test_a_shipped_recipe_trains(
             ),
         ),
         ("vapo", ("critic.pretrain_steps=1",)),
+        ("self_verify", ()),
     ],
 )
 def test_state_beyond_weights_survives_an_interruption(
     recipe: str, own: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A renewed reference, the list of solved prompts, a critic come back with the checkpoint."""
+    """A renewed reference, the list of solved prompts and a critic come back with the checkpoint;
+    verdicts on the own answer need none."""
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "none")
     sets = [
         *("optim.steps=5", "eval.every=0", "eval.num_questions=4", "eval.samples_per_question=2"),

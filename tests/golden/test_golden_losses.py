@@ -22,6 +22,7 @@ from grpo_cli.objective.gae import ValueCritic, gae, policy_lambda, value_loss, 
 from grpo_cli.objective.kinds import objective_kinds
 from grpo_cli.objective.kl import Kl, kl_estimate
 from grpo_cli.objective.loss import Parts, weighted_loss
+from grpo_cli.objective.self_verify import JudgedSelfVerify, judged_reward
 from grpo_cli.objective.shaping import SoftOverlong, length_penalty
 from grpo_cli.policy.logprob import chosen_logprob
 from grpo_cli.policy.routing import replayed_gate
@@ -43,8 +44,7 @@ NOT_OFFERED = {
 """Policy-loss and advantage cases that are not run, with the reason."""
 
 GROUPS_NOT_OFFERED = {
-    "reward_cases.dsmath_v2_verifier": "needs a second model that grades proofs",
-    "reward_cases.dsmath_v2_generator": "needs a second model that grades proofs",
+    "reward_cases.dsmath_v2_verifier": "trains a second model that grades proofs",
     "misc.scalerl_sigmoid": "a fit over many runs, outside the training loop",
 }
 """Whole groups of the file that have no counterpart, with the reason."""
@@ -322,6 +322,7 @@ def test_every_group_of_the_file_is_run_or_listed() -> None:
         "reward_cases.soft_overlong",
         "reward_cases.soft_overlong_small",
         "reward_cases.rpt_prefix",
+        "reward_cases.dsmath_v2_generator",
         "misc.pass_at_k",
     }
     nested = {"reward_cases", "misc"}
@@ -534,6 +535,16 @@ def test_rpt_prefix(marker: str | None, frame: str) -> None:
         reference = json.dumps({"text": "".join(tokens), "ends": ends, "marker": marker})
         verdict = verifier(f"<think>{frame % 'no'}</think>{frame % case['prediction']}", reference)
         assert (verdict.status, verdict.score) == (Status.OK, case["expected"]), case
+
+
+def test_dsmath_v2_generator() -> None:
+    for case in GOLDEN["reward_cases"]["dsmath_v2_generator"]:
+        # A meta-verifier's score is a factor of the honesty term, and so of its weight.
+        weight = case["beta"] * case["R_meta"]
+        settings = JudgedSelfVerify(answer_weight=case["alpha"], honesty_weight=weight)
+        said = case["s_self"] if case["R_format"] else None
+        got = judged_reward(case["R_Y"], said, settings)
+        assert got == pytest.approx(case["expected"], abs=1e-7)
 
 
 def test_mismatch_metrics() -> None:

@@ -92,6 +92,11 @@ def test_shipped_recipes_load_from_any_folder(here: Folder, name: str) -> None:
 @pytest.mark.parametrize("name", locate.setup_names())
 def test_every_algorithm_runs_with_every_setup(name: str) -> None:
     for algorithm in locate.recipe_names():
+        if algorithm == "self_verify" and name in ("tiny", "tiny-text"):
+            # The model never judges its answers, and next_token has no room for it.
+            with pytest.raises(GrpoError, match=r"task\.self_check"):
+                load(algorithm, setup=name)
+            continue
         assert load(algorithm, setup=name).recipe.setup == name
 
 
