@@ -21,6 +21,7 @@ from grpo_cli.completion_signals import (
 from grpo_cli.critic import value_scalars
 from grpo_cli.mismatch import mismatch_scalars
 from grpo_cli.rollout.collect import Demand, has_contrast, is_truncated
+from grpo_cli.support import support_scalars
 from grpo_cli.types import Batch, Completion, Finish, ScoredGroup, Status, Verdict
 from grpo_cli.update_result import UpdateResult
 
@@ -50,6 +51,7 @@ def step_scalars(
         **result.scalars(),
         **_batch_scalars(batch),
         **({} if batch is None else value_scalars(batch)),
+        **({} if batch is None else _support_scalars(batch)),
         **({} if batch is None else mismatch_scalars(result.learner_logp, batch)),
         "optim/update_norm": result.update_norm,
         "optim/updates": result.updates,
@@ -161,6 +163,14 @@ def _batch_scalars(batch: Batch | None) -> dict[str, float]:
     }
 
 
+def _support_scalars(batch: Batch) -> dict[str, float]:
+    """How many tokens truncation kept, over the trained tokens; nothing without a mask."""
+    if batch.support_N is None:
+        return {}
+    trained = (batch.length_N > 0).tolist()
+    return support_scalars(list(itertools.compress(batch.support_N, trained)))
+
+
 def rollout_rows(
     demand: Demand, batch: Batch | None, learner_logp: Mapping[int, Tensor]
 ) -> Iterator[dict[str, object]]:
@@ -188,6 +198,7 @@ def rollout_rows(
                     "token_ids": list(completion.token_ids),
                     "sampler_logp": list(completion.logp),
                     "learner_logp": None if learned is None else learned.tolist(),
+                    **_support_size(completion),
                     "finish": completion.finish,
                     "adapter_version": completion.adapter_version,
                     "score": _or_none(verdict.score),
@@ -197,6 +208,12 @@ def rollout_rows(
                     "reward": _or_none(reward),
                     "advantage": next(adv_N) if kept else None,
                 }
+
+
+def _support_size(completion: Completion) -> dict[str, list[int]]:
+    """With a sampling mask: the number of tokens kept at each position."""
+    support = completion.support
+    return {} if support is None else {"support_size": support.size_T.tolist()}
 
 
 def _rewards(group: ScoredGroup) -> list[float]:

@@ -11,7 +11,14 @@ from collections.abc import Sequence
 from typing import get_args
 
 from grpo_cli.errors import error
-from grpo_cli.health import panel_moe, panel_sampled, panel_system, panel_trained, panel_value
+from grpo_cli.health import (
+    panel_moe,
+    panel_sampled,
+    panel_support,
+    panel_system,
+    panel_trained,
+    panel_value,
+)
 from grpo_cli.health.panel_info import Area, MetricInfo
 
 AREAS: tuple[str, ...] = get_args(Area)
@@ -25,6 +32,7 @@ PANEL: tuple[MetricInfo, ...] = tuple(
             *panel_sampled.VERIFIER,
             *panel_sampled.EVALUATION,
             *panel_trained.POLICY,
+            *panel_support.SUPPORT,
             *panel_trained.RATIO,
             *panel_trained.LOSS,
             *panel_value.VALUE,
