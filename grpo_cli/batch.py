@@ -18,6 +18,7 @@ from grpo_cli.objective.shaping import masks_truncated
 from grpo_cli.policy.policy import Policy
 from grpo_cli.recipe.schema import Recipe
 from grpo_cli.rollout.collect import is_truncated
+from grpo_cli.support import Support
 from grpo_cli.types import Batch, Completion, ScoredGroup
 
 
@@ -53,6 +54,7 @@ def build_batch(
         prompt_N=prompt_N,
         right_N=torch.tensor([v.score == 1 for v in verdicts]),
         routing_N=_routing(completions),
+        support_N=_support(completions),
     )
     k1_of: dict[int, Tensor] = {}
     if recipe.kl.in_reward:
@@ -78,6 +80,12 @@ def build_batch(
 def _routing(completions: Sequence[Completion]) -> tuple[Tensor, ...] | None:
     found = [c.routing for c in completions if c.routing is not None]
     return tuple(found) if found and len(found) == len(completions) else None
+
+
+def _support(completions: Sequence[Completion]) -> tuple[Support, ...] | None:
+    found = [c.support for c in completions if c.support is not None]
+    assert len(found) in (0, len(completions)), "a batch is truncated as a whole or not at all"
+    return tuple(found) or None
 
 
 def _with_values(

@@ -78,13 +78,15 @@ def measure(
     k: int,
     progress: Callable[[int, int], None],
 ) -> list[PromptRate]:
-    """Sample every question `k` times from the base model, at the recipe's temperature and limit.
+    """Sample every question `k` times from the base model, as the recipe samples.
 
     `progress(done, total)` counts questions; it is called after each block of at least two engine
     batches.
     """
     sampling = recipe.sampling
-    job = EvalJob(None, 0, k, sampling.max_tokens, sampling.temperature)
+    job = EvalJob(
+        None, 0, k, sampling.max_tokens, sampling.temperature, sampling.top_p, sampling.top_k
+    )
     block = max(1, 2 * recipe.engine.batch_rows // k)
     rates: list[PromptRate] = []
     for start in range(0, len(questions), block):

@@ -32,6 +32,8 @@ class EvalJob:
     samples_per_question: int
     max_tokens: int
     temperature: float
+    top_p: float = 1.0
+    top_k: int | None = None
 
 
 def evaluate(
@@ -59,6 +61,8 @@ def evaluate(
                 jobs[j].adapter,
                 jobs[j].max_tokens,
                 jobs[j].temperature,
+                top_p=jobs[j].top_p,
+                top_k=jobs[j].top_k,
             )
             for j, question, k in plan
         ]

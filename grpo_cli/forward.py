@@ -28,8 +28,13 @@ class Forward:
     def logprobs(
         self, rows: Sequence[int], adapter: str | None, *, entropy_grad: bool = False
     ) -> tuple[Tensor, Tensor]:
-        """Log-probability and entropy of every token of the rows, both (T,)."""
+        """Log-probability and entropy of every token of the rows, both (T,).
+
+        Where the batch has a support, both are of the distribution renormalised over it, whichever
+        the adapter.
+        """
         routes = self.routes if self.routes and adapter == self.routes.adapter else None
+        support_N = self.batch.support_N
         with routes.during(rows) if routes else nullcontext():
             return self.policy.logprobs(
                 adapter,
@@ -37,6 +42,7 @@ class Forward:
                 [self.batch.completion_ids_N[n] for n in rows],
                 self.recipe.sampling.temperature,
                 entropy_grad=entropy_grad,
+                support=None if support_N is None else [support_N[n] for n in rows],
             )
 
     def lengths(self, rows: Sequence[int]) -> list[int]:

@@ -21,7 +21,7 @@ from grpo_cli.errors import GrpoError, error
 from grpo_cli.policy.source import model_fingerprint
 from grpo_cli.recipe.locate import verifiers_dir
 from grpo_cli.recipe.schema import Recipe, VerifierChoice
-from grpo_cli.rollout.choose import engine_kind, make_engine, require_routing
+from grpo_cli.rollout.choose import engine_kind, make_engine, require_routing, require_support
 from grpo_cli.rollout.disturbed import disturbance, disturbed
 from grpo_cli.tasks import Task, task_fingerprint
 from grpo_cli.track import default_uri
@@ -86,6 +86,7 @@ def identity(
         GrpoError: GR241 for an engine that lacks what the recipe needs of it.
     """
     require_routing(recipe)
+    require_support(recipe)
     return {
         "model": model_fingerprint(recipe.model),
         "verifier": verifier.sha256,

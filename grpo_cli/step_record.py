@@ -23,6 +23,7 @@ from grpo_cli.mismatch import mismatch_scalars
 from grpo_cli.rollout.collect import Demand, has_contrast, is_truncated
 from grpo_cli.self_metrics import Judged, self_scalars
 from grpo_cli.self_verdict import self_check_of
+from grpo_cli.support import support_scalars
 from grpo_cli.types import Batch, Completion, Finish, ScoredGroup, Status, Verdict
 from grpo_cli.update_result import UpdateResult
 
@@ -53,6 +54,7 @@ def step_scalars(
         **result.scalars(),
         **_batch_scalars(batch),
         **({} if batch is None else value_scalars(batch)),
+        **({} if batch is None else _support_scalars(batch)),
         **({} if batch is None else mismatch_scalars(result.learner_logp, batch)),
         "optim/update_norm": result.update_norm,
         "optim/updates": result.updates,
@@ -173,6 +175,14 @@ def _batch_scalars(batch: Batch | None) -> dict[str, float]:
     }
 
 
+def _support_scalars(batch: Batch) -> dict[str, float]:
+    """How many tokens truncation kept, over the trained tokens; nothing without a mask."""
+    if batch.support_N is None:
+        return {}
+    trained = (batch.length_N > 0).tolist()
+    return support_scalars(list(itertools.compress(batch.support_N, trained)))
+
+
 def rollout_rows(
     demand: Demand, batch: Batch | None, learner_logp: Mapping[int, Tensor]
 ) -> Iterator[dict[str, object]]:
@@ -203,6 +213,7 @@ def rollout_rows(
                     "token_ids": list(completion.token_ids),
                     "sampler_logp": list(completion.logp),
                     "learner_logp": None if learned is None else learned.tolist(),
+                    **_support_size(completion),
                     "finish": completion.finish,
                     "adapter_version": completion.adapter_version,
                     "score": _or_none(verdict.score),
@@ -224,6 +235,12 @@ def _critic_columns(batch: Batch | None, n: int | None) -> dict[str, list[float]
     if n is None or n not in batch.value_N:
         return dict.fromkeys(columns)
     return {name: values[n].tolist() for name, values in columns.items()}
+
+
+def _support_size(completion: Completion) -> dict[str, list[int]]:
+    """With a sampling mask: the number of tokens kept at each position."""
+    support = completion.support
+    return {} if support is None else {"support_size": support.size_T.tolist()}
 
 
 def _rewards(group: ScoredGroup) -> list[float]:

@@ -288,6 +288,8 @@ def _eval_job(arm: Arm) -> EvalJob:
         arm.recipe.eval.samples_per_question,
         arm.recipe.sampling.max_tokens,
         arm.recipe.sampling.temperature,
+        arm.recipe.sampling.top_p,
+        arm.recipe.sampling.top_k,
     )
 
 

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from grpo_cli.support import Support
+
 
 class Finish(StrEnum):
     """Why a completion ended. Truncation is `LENGTH`, never a comparison of tokens."""
@@ -76,6 +78,9 @@ class Completion:
     routing: Tensor | None = field(default=None, compare=False, repr=False)
     """With a mixture of experts: the experts of every position of prompt and completion but the
     last, (positions, layers, experts per token) int16."""
+    support: Support | None = field(default=None, compare=False, repr=False)
+    """With `sampling.keep_sampling_mask`: the tokens that top-k and top-p kept. `logp` is then of
+    the distribution renormalised over them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +150,8 @@ class Batch:
     """Whether the verifier gave the full score."""
     routing_N: tuple[Tensor, ...] | None = None
     """`Completion.routing` of each sequence, where the sampler recorded it."""
+    support_N: tuple[Support, ...] | None = None
+    """`Completion.support` of each sequence; every pass of the learner renormalises over it."""
 
 
 @dataclass(frozen=True, slots=True)

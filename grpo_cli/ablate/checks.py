@@ -11,7 +11,10 @@ from grpo_cli.errors import GrpoError, Problem
 from grpo_cli.recipe.schema import WITHOUT_EFFECT, Recipe
 from grpo_cli.rollout.choose import engine_kind
 
-_RULER = ("sampling.temperature", "sampling.max_tokens", "eval", "task", "verifier")
+_RULER = (
+    *(f"sampling.{key}" for key in ("temperature", "top_p", "top_k", "max_tokens")),
+    *("eval", "task", "verifier"),
+)
 """Keys that change what a held-out score means."""
 
 

@@ -288,6 +288,7 @@ def _profile_document(
         "k": k,
         "group_size": recipe.sampling.group_size,
         "temperature": recipe.sampling.temperature,
+        **recipe.sampling.model_dump(include={"top_p", "top_k"}, exclude_defaults=True),
         "max_tokens": recipe.sampling.max_tokens,
         "pass_rate": _numbers(asdict(mean_interval([r.rate for r in rates]))),
         "zero_variance": {
@@ -321,8 +322,7 @@ def _show_profile(loaded: Loaded, k: int, rates: list[PromptRate], found: ZeroVa
     samples = max(len(rates) * k, 1)
     _echo(
         f"{recipe.setup}, {recipe.model.id}: {len(rates)} training prompts x {k} samples, "
-        f"temperature {recipe.sampling.temperature:g}, "
-        f"at most {recipe.sampling.max_tokens} tokens\n"
+        f"{recipe.sampling.drawn()}, at most {recipe.sampling.max_tokens} tokens\n"
     )
     _echo(f"pass rate     {_percent(mean.mean)}  [{_percent(mean.low)}, {_percent(mean.high)}]")
     _echo(

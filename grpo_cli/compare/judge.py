@@ -42,6 +42,7 @@ from grpo_cli.seeds import seed63
 
 NUM_RESAMPLES = 2000
 RNG_SEED = 0
+_ALSO_IN_EVALUATION = {f"sampling.{key}" for key in ("max_tokens", "temperature", "top_k", "top_p")}
 
 
 def compare(
@@ -327,7 +328,7 @@ def _with_areas(results: list[ArmResult], arms: Sequence[Arm], metric: str) -> l
 def _measure_notes(arms: Sequence[Arm], control: Arm) -> list[str]:
     """Recipe keys of the axis that change how the evaluation samples, too."""
     changed = {key for arm in arms for key in grouping.recipe_changes(control.leaves, arm.leaves)}
-    shared = sorted(changed & {"sampling.max_tokens", "sampling.temperature"})
+    shared = sorted(changed & _ALSO_IN_EVALUATION)
     if not shared:
         return []
     return [

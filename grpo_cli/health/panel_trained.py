@@ -11,8 +11,8 @@ POLICY: tuple[MetricInfo, ...] = (
     MetricInfo(
         "policy/entropy",
         "exploration",
-        "sum of the entropies of the next-token distribution at the sampling temperature / trained "
-        "tokens",
+        "sum of the entropies of the next-token distribution at the sampling temperature (over the "
+        "kept tokens with sampling.keep_sampling_mask) / trained tokens",
         "nats per token",
         "how much choice is left; a fall that outruns the gain in accuracy is collapse",
         healthy="no fall below a fifth of its start before the accuracy is high",

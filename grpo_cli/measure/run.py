@@ -210,6 +210,8 @@ def _asked(plan: Plan, ask: Ask, wordings: Sequence[Wording]) -> dict[str, Any]:
         "split": ask.split,
         "temperature": recipe.sampling.temperature,
         "max_tokens": recipe.sampling.max_tokens,
+        # Left out when off, so that the folders of earlier measurements are found again.
+        **recipe.sampling.model_dump(include={"top_p", "top_k"}, exclude_defaults=True),
         "task": task,
         "data": task_fingerprint(recipe.task),
         "questions": digest({"ids": ids}),

@@ -99,7 +99,13 @@ def _sample_model(
     for cell in cells:
         questions = [Question(p, policy.render(p.messages)) for p in plan.questions[cell.template]]
         job = EvalJob(
-            adapters[cell.policy], plan.seed, plan.k, sampling.max_tokens, sampling.temperature
+            adapters[cell.policy],
+            plan.seed,
+            plan.k,
+            sampling.max_tokens,
+            sampling.temperature,
+            sampling.top_p,
+            sampling.top_k,
         )
         for new in _blocks(plan, cell, questions, job, engine, pool, len(rows[cell]), say):
             store.append(cell, new)

@@ -31,6 +31,7 @@ def document(report: Report) -> dict[str, Any]:
         "k": ask.k,
         "seed": report.seed,
         "temperature": recipe.sampling.temperature,
+        **recipe.sampling.model_dump(include={"top_p", "top_k"}, exclude_defaults=True),
         "max_tokens": recipe.sampling.max_tokens,
         "engine": report.engine,
         "verifier": report.verifier,
@@ -72,7 +73,7 @@ def _lines(report: Report) -> Iterator[str]:
     split = "held-out" if ask.split == "test" else "training"
     yield (
         f"{report.subject.label}: {recipe.task.kind}, {report.num_questions} {split} questions x "
-        f"{ask.k} sample{'s' * (ask.k > 1)}, temperature {recipe.sampling.temperature:g}, at most "
+        f"{ask.k} sample{'s' * (ask.k > 1)}, {recipe.sampling.drawn()}, at most "
         f"{recipe.sampling.max_tokens} tokens, seed {report.seed}, verifier {report.verifier}"
     )
     yield ""

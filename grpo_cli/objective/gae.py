@@ -34,7 +34,9 @@ class ValueCritic(Node):
     """
 
     kind: Literal["value"] = "value"
-    source: ClassVar[str] = "GAE arXiv:1506.02438 Eq. 16; PPO arXiv:1707.06347; VAPO arXiv:2504.05118"
+    source: ClassVar[str] = (
+        "GAE arXiv:1506.02438 Eq. 16; PPO arXiv:1707.06347; VAPO arXiv:2504.05118"
+    )
     lr: float = Field(1e-3, gt=0)
     """Of the critic's AdamW, constant. The critic takes one step per minibatch and epoch."""
     pretrain_steps: int = Field(0, ge=0)

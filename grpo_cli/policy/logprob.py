@@ -9,6 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from grpo_cli.support import Support
+
 _CHUNK_LOGITS = 2**24
 """Most logits alive at once (64 MiB in float32)."""
 
@@ -27,18 +29,28 @@ class _ChosenLogprob(torch.autograd.Function):
         ids_T: Tensor,
         temperature: float,
         entropy_grad: bool,
+        support: Support | None,
     ) -> tuple[Tensor, Tensor]:
         needs_grad = ctx.needs_input_grad[0]  # type: ignore[attr-defined]
         chunk = max(1, _CHUNK_LOGITS // weight_VD.shape[0])
         parts: list[tuple[Tensor, Tensor]] = []
         grads: list[Tensor] = []
         entropy_grads: list[Tensor] = []
-        for hidden, ids in zip(hidden_TD.split(chunk), ids_T.split(chunk), strict=True):
+        pieces = hidden_TD.split(chunk)
+        supports = [None] * len(pieces) if support is None else support.split(chunk)
+        for hidden, ids, kept in zip(pieces, ids_T.split(chunk), supports, strict=True):
             logits = upcast(F.linear(hidden, weight_VD, bias_V)) / temperature
+            if kept is not None:
+                cut = ~kept.mask(logits.shape[-1])
+                logits = logits.masked_fill(cut, -torch.inf)
             logp = logits.log_softmax(-1)
             prob = logp.exp()
+            chosen = logp.gather(-1, ids[:, None])[:, 0]
+            if kept is not None:
+                # p log p is 0 where p is; the product would be NaN.
+                logp = logp.masked_fill(cut, 0)
             entropy = -(prob * logp).sum(-1)
-            parts.append((logp.gather(-1, ids[:, None])[:, 0], entropy))
+            parts.append((chosen, entropy))
             if needs_grad:
                 mean = prob.to(weight_VD.dtype) @ weight_VD
                 grads.append((weight_VD[ids] - mean) / temperature)
@@ -57,12 +69,12 @@ class _ChosenLogprob(torch.autograd.Function):
     @staticmethod
     def backward(
         ctx: torch.autograd.function.FunctionCtx, grad_T: Tensor, entropy_grad_T: Tensor
-    ) -> tuple[Tensor, None, None, None, None, None]:
+    ) -> tuple[Tensor, None, None, None, None, None, None]:
         unit_TD, *slope = ctx.saved_tensors  # type: ignore[attr-defined]
         grad_TD = unit_TD * grad_T[:, None].to(unit_TD.dtype)
         if slope:
             grad_TD = grad_TD + slope[0] * entropy_grad_T[:, None].to(unit_TD.dtype)
-        return grad_TD, None, None, None, None, None
+        return grad_TD, None, None, None, None, None, None
 
 
 def upcast(logits: Tensor) -> Tensor:
@@ -77,6 +89,7 @@ def chosen_logprob(
     temperature: float,
     *,
     entropy_grad: bool = False,
+    support: Support | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Log-probability of each chosen token and entropy of its distribution, both (T,), in nats.
 
@@ -84,12 +97,13 @@ def chosen_logprob(
         hidden_TD: hidden states of the positions that predict the chosen tokens.
         head: the frozen vocabulary projection. Its own gradient is not computed.
         temperature: logits are divided by it first, as the sampler does.
-
         entropy_grad: whether the entropy carries a gradient, which costs one more projection.
+        support: the tokens that the sampler kept, each chosen one among them: both results are of
+            the distribution renormalised over these. None is the whole vocabulary.
     """
     if not len(ids_T):
         return hidden_TD.new_zeros(0), hidden_TD.new_zeros(0)
     logp_T, entropy_T = _ChosenLogprob.apply(
-        hidden_TD, head.weight, head.bias, ids_T, temperature, entropy_grad
+        hidden_TD, head.weight, head.bias, ids_T, temperature, entropy_grad, support
     )  # type: ignore[no-untyped-call]
     return logp_T, entropy_T

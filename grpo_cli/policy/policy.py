@@ -25,6 +25,7 @@ from grpo_cli.policy.routing import find_routers
 from grpo_cli.policy.source import model_path
 from grpo_cli.recipe.schema import Learner, Lora, Model
 from grpo_cli.seeds import seed63
+from grpo_cli.support import Support, joined_support
 from grpo_cli.types import Message
 
 _LEARNER = Learner()
@@ -165,10 +166,12 @@ class Policy:
         temperature: float,
         *,
         entropy_grad: bool = False,
+        support: Sequence[Support] | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Log-probability (with gradient, if enabled) and entropy of every completion token, (T,).
 
-        Logits exist for completion tokens only.
+        Logits exist for completion tokens only. `support` holds the tokens of each completion over
+        which both are renormalised; None is the whole vocabulary.
         """
         ids_T = torch.tensor([t for c in completions for t in c], device=self.device)
         return chosen_logprob(
@@ -177,6 +180,7 @@ class Policy:
             ids_T,
             temperature,
             entropy_grad=entropy_grad,
+            support=None if support is None else joined_support(support).to(self.device),
         )
 
     def hidden(

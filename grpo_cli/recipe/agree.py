@@ -11,7 +11,8 @@ if TYPE_CHECKING:
 
 def disagreement(recipe: Recipe) -> str | None:
     """The first pair of choices that contradict each other, and what to do; None if none does."""
-    for rule in (_correction, _mean_scale, _critic, _self_check, _minibatches):
+    rules = (_correction, _mean_scale, _critic, _self_check, _minibatches, _truncation)
+    for rule in rules:
         for problem in rule(recipe):
             return problem
     return None
@@ -85,4 +86,19 @@ def _minibatches(recipe: Recipe) -> Iterator[str]:
         yield (
             f"optim.minibatches is {recipe.optim.minibatches}, but a batch has only {groups} "
             "groups (sampling.prompts_per_step)"
+        )
+
+
+def _truncation(recipe: Recipe) -> Iterator[str]:
+    sampling = recipe.sampling
+    if sampling.truncates and not sampling.keep_sampling_mask:
+        yield (
+            "sampling.top_p and sampling.top_k cut the distribution that is sampled, and the "
+            "learner would score the whole one, which biases every ratio: set "
+            "sampling.keep_sampling_mask to true, or leave both off"
+        )
+    if sampling.keep_sampling_mask and not sampling.truncates:
+        yield (
+            "sampling.keep_sampling_mask has no mask to keep: set sampling.top_p below 1 or "
+            "sampling.top_k, or leave it off"
         )

@@ -41,6 +41,9 @@ def explain(recipe: Recipe) -> list[tuple[str, str, str]]:
         rows.append(("NLL", nll.formula(), nll.source))
     if recipe.moe.replay != "off":
         rows.append(("routing", recipe.moe.formula(), "R3 arXiv:2510.11370"))
+    if recipe.sampling.keep_sampling_mask:
+        kept = f"renormalised over what {recipe.sampling.truncation()} kept at sampling"
+        rows.append(("pi", kept, "DeepSeek-V3.2 arXiv:2512.02556"))
     if recipe.correction.kind != "none":
         top = "pi" if recipe.correction.bypass else "pi_old"
         rows.append(("rho", f"{top} / sampler, detached", ""))

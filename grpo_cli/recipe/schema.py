@@ -134,7 +134,7 @@ class VerifierChoice(Node):
 
 
 class Sampling(Node):
-    """How completions are drawn. top_p and top_k are off: both would bias the ratio."""
+    """How completions are drawn, in training and in evaluation."""
 
     prompts_per_step: int = Field(ge=1)
     group_size: int = Field(ge=2)
@@ -142,6 +142,28 @@ class Sampling(Node):
     max_tokens: int = Field(ge=1)
     """Length limit of a completion, in tokens, the end-of-sequence token included."""
     temperature: float = Field(1.0, gt=0)
+    top_p: float = Field(1.0, gt=0, le=1)
+    """Draw from the smallest set of tokens whose probability reaches this (after `temperature` and
+    `top_k`); 1 is off. Needs `keep_sampling_mask`."""
+    top_k: int | None = Field(None, ge=2)
+    """Draw from so many of the likeliest tokens; null is off. Needs `keep_sampling_mask`."""
+    keep_sampling_mask: bool = False
+    """The learner's passes renormalise over the tokens that top_p and top_k kept at each position
+    (DeepSeek-V3.2 arXiv:2512.02556, Section 3.1). Transformers engine only."""
+
+    @property
+    def truncates(self) -> bool:
+        """Whether some tokens cannot be drawn."""
+        return self.top_p < 1 or self.top_k is not None
+
+    def truncation(self) -> str:
+        """What is on of top-k and top-p, in words; empty without either."""
+        cuts = [f"top-k {self.top_k}"] if self.top_k is not None else []
+        return ", ".join([*cuts, f"top-p {self.top_p:g}"] if self.top_p < 1 else cuts)
+
+    def drawn(self) -> str:
+        """Temperature and truncation, in words."""
+        return ", ".join(filter(None, (f"temperature {self.temperature:g}", self.truncation())))
 
 
 class Engine(Node):
@@ -211,7 +233,7 @@ class Eval(Node):
     """0 evaluates only before and after."""
     num_questions: int = Field(ge=1)
     samples_per_question: int = Field(ge=1)
-    """Completions per question, drawn at the training temperature."""
+    """Completions per question, drawn as in training: same temperature, top_p and top_k."""
 
 
 class Checkpoint(Node):

@@ -45,6 +45,21 @@ def require_routing(recipe: Recipe) -> None:
         )
 
 
+def require_support(recipe: Recipe) -> None:
+    """Refuse `sampling.keep_sampling_mask` with an engine that does not say what it kept.
+
+    Raises:
+        GrpoError: GR241 with vLLM.
+    """
+    if recipe.sampling.keep_sampling_mask and engine_kind(recipe) == "vllm":
+        raise error(
+            "GR241",
+            "sampling.keep_sampling_mask needs the tokens that top-p and top-k kept at every "
+            "position, and vLLM does not say which these were",
+            hint="--engine transformers, or leave sampling.top_p, top_k and keep_sampling_mask out",
+        )
+
+
 def make_engine(
     policy: Policy, recipe: Recipe, max_adapters: int, notice: Callable[[str], None]
 ) -> Engine:

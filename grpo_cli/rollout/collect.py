@@ -129,6 +129,9 @@ def collect(
                         demand.recipe.sampling.max_tokens,
                         demand.recipe.sampling.temperature,
                         routing=True,
+                        top_p=demand.recipe.sampling.top_p,
+                        top_k=demand.recipe.sampling.top_k,
+                        support=demand.recipe.sampling.keep_sampling_mask,
                     )
                     for demand, prompt, prompt_ids in plan
                     for k in range(demand.recipe.sampling.group_size)

@@ -24,6 +24,10 @@ class Request:
     temperature: float
     routing: bool = False
     """Record the experts of a mixture of experts, where the engine can."""
+    top_p: float = 1.0
+    top_k: int | None = None
+    support: bool = False
+    """Record which tokens top_k and top_p keep, where the engine can."""
 
 
 @dataclass(frozen=True, slots=True)

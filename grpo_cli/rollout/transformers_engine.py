@@ -19,6 +19,7 @@ from grpo_cli.errors import error
 from grpo_cli.policy.policy import Policy
 from grpo_cli.rollout.engine import Request, Scoring
 from grpo_cli.rollout.route_log import RouteLog
+from grpo_cli.rollout.truncation import Truncation
 from grpo_cli.types import Completion, Finish
 
 _SMALL_MODEL = 10_000_000
@@ -116,11 +117,12 @@ class TransformersEngine:
         with log.watch():
             cache, mask, hidden = self._prefill(rows)
         log.prompts([row.prompt_ids for row in rows])
+        truncation = Truncation(rows, policy.head.weight.shape[0], device)
         alive = torch.arange(len(rows))  # rows of the original block that still decode
         finished = torch.zeros(len(rows), dtype=torch.bool)
         for t in range(int(limits.max())):
             logits = policy.logits(hidden) / temperature_R
-            logp_RV = logits.log_softmax(-1)
+            logp_RV = truncation.cut(logits, alive, finished).log_softmax(-1)
             token_R = _inverse_cdf(logp_RV, uniform_RT[:, t])
             chosen_R = logp_RV.gather(-1, token_R[:, None])[:, 0]
             is_eos = torch.isin(token_R, eos).cpu()
@@ -170,6 +172,7 @@ class TransformersEngine:
                 finish=Finish.STOP if stop else Finish.LENGTH,
                 adapter_version=self._versions.get(row.adapter or "", 0),
                 routing=log.of(i),
+                support=truncation.of(i),
             )
             for i, (row, ids, logp, stop) in enumerate(
                 zip(rows, ids_R, logp_R, stopped, strict=True)

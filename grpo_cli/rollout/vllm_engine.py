@@ -93,8 +93,8 @@ class VllmEngine:
                 SamplingParams(
                     n=1,
                     temperature=request.temperature,
-                    top_p=1.0,
-                    top_k=0,
+                    top_p=request.top_p,
+                    top_k=request.top_k or 0,
                     min_p=0.0,
                     max_tokens=request.max_tokens,
                     seed=request.seed,

@@ -98,7 +98,7 @@ TINY = Subject("tiny", "base", Model(id="tiny"))
         (TINY, Ask(task="jsonl:x.jsonl"), "GR209", "--verifier"),
         (TINY, Ask(setup="tinny"), "GR107", "tiny"),
         (TINY, Ask(sets=("model.id=other",)), "GR209", "pass the other model as TARGET"),
-        (TINY, Ask(sets=("sampling.top_p=1",)), "GR101", "top_p"),
+        (TINY, Ask(sets=("sampling.min_p=1",)), "GR101", "min_p"),
         (Subject("r@1", "run", Model(id="tiny"), tree={}), Ask(setup="tiny"), "GR209", "is a run"),
     ],
 )

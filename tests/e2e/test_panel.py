@@ -339,9 +339,11 @@ def test_every_metric_of_the_run_is_in_the_panel_and_the_other_way_round(run: Pa
         "moe/update_drift",
         "moe/load_imbalance",
         "moe/router_entropy",
-        # Of a critic, and of imitating right answers.
-        *(i.name for i in PANEL if i.name.startswith("value/")),
+        # Of a critic, of imitation, of verdicts on the own answer, of a sampling mask.
+        *(i.name for i in PANEL if i.name.startswith(("value/", "self/", "eval/self_"))),
         "loss/positive_nll",
+        "policy/support_mean",
+        "policy/support_one_frac",
     }
 
 
