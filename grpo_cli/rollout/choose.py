@@ -55,7 +55,7 @@ def require_support(recipe: Recipe) -> None:
         raise error(
             "GR241",
             "sampling.keep_sampling_mask needs the tokens that top-p and top-k kept at every "
-            "position, and vLLM does not say which these were",
+            "position, and this version does not read these from vLLM",
             hint="--engine transformers, or leave sampling.top_p, top_k and keep_sampling_mask out",
         )
 
