@@ -36,7 +36,7 @@ from grpo_cli.tasks import load_task
 from grpo_cli.tiny import TINY_DIR, TINY_MAX_TOKENS
 from grpo_cli.tiny.corpus import CLEAN, NOISY, Rates, draw_example
 from grpo_cli.types import Prompt, Status
-from grpo_cli.verify.load import load_verifier
+from grpo_cli.verify.load import LoadedVerifier, load_verifier
 
 SEED = 0
 THREADS = 2
@@ -199,14 +199,24 @@ def sample(
     return samples
 
 
-def measure(folder: Path, num_questions: int = 200, num_samples: int = 16) -> dict[str, float]:
-    """Load `folder` as float32 and measure it on held-out questions at temperature 1."""
+def held_out(
+    folder: Path, num_questions: int, num_samples: int
+) -> tuple[list[Prompt], list[tuple[int, str, bool]], LoadedVerifier]:
+    """The model in `folder` as float32 on held-out questions at temperature 1.
+
+    Returns: the questions; (index of the question, answer, whether it was cut); the verifier.
+    """
     torch.manual_seed(SEED)
     model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     tokenizer: Any = AutoTokenizer.from_pretrained(folder)
     prompts = list(load_task(ArithmeticTask()).held_out(num_questions))
     verifier = load_verifier("exact_integer", Path(__file__).parents[2] / "verifiers")
-    samples = sample(model, tokenizer, prompts, num_samples, TINY_MAX_TOKENS)
+    return prompts, sample(model, tokenizer, prompts, num_samples, TINY_MAX_TOKENS), verifier
+
+
+def measure(folder: Path, num_questions: int = 200, num_samples: int = 16) -> dict[str, float]:
+    """The figures that docs/tiny-world.md shows, of the model in `folder`."""
+    prompts, samples, verifier = held_out(folder, num_questions, num_samples)
     score_QK = np.zeros((num_questions, num_samples))
     seen = [0] * num_questions
     unparsed = 0

@@ -21,12 +21,9 @@ import numpy as np
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from grpo_cli.recipe.schema import ArithmeticTask
-from grpo_cli.tasks import load_task
-from grpo_cli.tiny import TINY_DIR, TINY_JUDGE_DIR, TINY_MAX_TOKENS
-from grpo_cli.tiny.build import SEED, THREADS, sample, train
+from grpo_cli.tiny import TINY_DIR, TINY_JUDGE_DIR
+from grpo_cli.tiny.build import SEED, THREADS, held_out, train
 from grpo_cli.tiny.corpus import NOISY, draw_example
-from grpo_cli.verify.load import load_verifier
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
 STEPS, LR = 300, 1e-3
@@ -42,13 +39,8 @@ def judged_example(index: int) -> tuple[str, str]:
 
 
 def measure(folder: Path, num_questions: int = 200, num_samples: int = 16) -> dict[str, float]:
-    """Load `folder` as float32 and measure it on held-out questions at temperature 1."""
-    torch.manual_seed(SEED)
-    model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    tokenizer: Any = AutoTokenizer.from_pretrained(folder)
-    prompts = list(load_task(ArithmeticTask()).held_out(num_questions))
-    verifier = load_verifier("exact_integer", Path(__file__).parents[2] / "verifiers")
-    samples = sample(model, tokenizer, prompts, num_samples, TINY_MAX_TOKENS)
+    """The figures that docs/tiny-world.md shows, of the model in `folder`."""
+    prompts, samples, verifier = held_out(folder, num_questions, num_samples)
     cut = [(text.partition("?"), prompts[index].reference) for index, text, _ in samples]
     right = np.array([verifier(answer, gold).score for (answer, *_), gold in cut])
     says = np.array([verdict for (_, _, verdict), _ in cut])

@@ -7,9 +7,14 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+
+from grpo_cli.progress import Progress
+from grpo_cli.types import StepRecord
 
 SMALL = (
     "sampling.prompts_per_step=4",
@@ -66,6 +71,21 @@ def fingerprint(run: Path) -> dict[str, object]:
         "metrics": metrics,
         **{f.name: hashlib.sha256(f.read_bytes()).hexdigest() for f in files},
     }
+
+
+@contextmanager
+def interrupted_after(step: int) -> Iterator[None]:
+    """Ctrl-C in this process once the step is on record."""
+    record = Progress.record
+
+    def interrupted(self: Progress, arm: object, found: StepRecord) -> None:
+        record(self, arm, found)  # type: ignore[arg-type]
+        if found.step == step:
+            raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Progress, "record", interrupted)
+        yield
 
 
 def only_run(cwd: Path) -> Path:

@@ -13,10 +13,8 @@ from typer.testing import CliRunner
 
 from grpo_cli.cli.app import app
 from grpo_cli.health.panel import describe
-from grpo_cli.progress import Progress
 from grpo_cli.recipe import locate
-from grpo_cli.types import StepRecord
-from tests.e2e.conftest import fingerprint
+from tests.e2e.conftest import fingerprint, interrupted_after
 
 QUICK = ("optim.steps=2", "eval.every=0", "eval.num_questions=5", "eval.samples_per_question=2")
 
@@ -82,15 +80,7 @@ def test_state_beyond_weights_survives_an_interruption(
 
     code, want = train(tmp_path / "whole")
     assert code == 0
-    with monkeypatch.context() as patch:
-        record = Progress.record
-
-        def interrupted(self: Progress, arm: object, step: StepRecord) -> None:
-            record(self, arm, step)
-            if step.step == 3:
-                raise KeyboardInterrupt
-
-        patch.setattr(Progress, "record", interrupted)
+    with interrupted_after(3):
         assert train(tmp_path / "cut")[0] != 0
     code, got = train(tmp_path / "cut")
     assert code == 0

@@ -13,9 +13,7 @@ from grpo_cli.cli.app import app
 from grpo_cli.errors import GrpoError
 from grpo_cli.health.panel import describe
 from grpo_cli.health.panel_moe import MOE
-from grpo_cli.progress import Progress
-from grpo_cli.types import StepRecord
-from tests.e2e.conftest import fingerprint
+from tests.e2e.conftest import fingerprint, interrupted_after
 from tests.moe_model import save_moe
 
 SETS = (
@@ -80,20 +78,10 @@ def test_with_the_kl_to_the_base_in_reward_and_in_loss(tmp_path: Path, model: Pa
         assert gap == pytest.approx(0, abs=1e-5)
 
 
-def test_an_interrupted_run_continues_to_the_same_bits(
-    tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupted_run_continues_to_the_same_bits(tmp_path: Path, model: Path) -> None:
     code, whole = train(tmp_path / "whole", model, "moe.replay=sampler")
     assert code == 0
-    with monkeypatch.context() as patch:
-        record = Progress.record
-
-        def interrupted(self: Progress, arm: object, step: StepRecord) -> None:
-            record(self, arm, step)  # type: ignore[arg-type]
-            if step.step == 2:
-                raise KeyboardInterrupt
-
-        patch.setattr(Progress, "record", interrupted)
+    with interrupted_after(2):
         assert train(tmp_path / "cut", model, "moe.replay=sampler")[0] != 0
     code, cut = train(tmp_path / "cut", model, "moe.replay=sampler")
     assert code == 0

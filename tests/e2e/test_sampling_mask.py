@@ -13,9 +13,7 @@ from typer.testing import CliRunner
 from grpo_cli.cli.app import app
 from grpo_cli.errors import GrpoError
 from grpo_cli.health.panel import describe
-from grpo_cli.progress import Progress
-from grpo_cli.types import StepRecord
-from tests.e2e.conftest import SMALL, fingerprint
+from tests.e2e.conftest import SMALL, fingerprint, interrupted_after
 
 MASK = ("sampling.top_p=0.9", "sampling.keep_sampling_mask=true")
 STEPS = (*SMALL, "optim.steps=3", "optim.minibatches=2", "checkpoint.every=1", "eval.every=0")
@@ -81,20 +79,10 @@ def test_a_run_without_a_mask_has_nothing_of_it(tmp_path: Path) -> None:
     assert not [r for r in rollouts(run, 1) if "support_size" in r]
 
 
-def test_an_interrupted_run_continues_to_the_same_bits(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupted_run_continues_to_the_same_bits(tmp_path: Path) -> None:
     code, whole = train(tmp_path / "whole", *MASK)
     assert code == 0
-    with monkeypatch.context() as patch:
-        record = Progress.record
-
-        def interrupted(self: Progress, arm: object, step: StepRecord) -> None:
-            record(self, arm, step)  # type: ignore[arg-type]
-            if step.step == 2:
-                raise KeyboardInterrupt
-
-        patch.setattr(Progress, "record", interrupted)
+    with interrupted_after(2):
         assert train(tmp_path / "cut", *MASK)[0] != 0
     code, cut = train(tmp_path / "cut", *MASK)
     assert code == 0
